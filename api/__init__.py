@@ -1,0 +1,1 @@
+"""The service: plans over HTTP, solved once, kept for the whole cluster."""

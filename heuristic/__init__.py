@@ -1,0 +1,1 @@
+"""Constructive schedules: built in milliseconds, always legal."""

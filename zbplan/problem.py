@@ -1,0 +1,320 @@
+"""Problem: a profile, devices, microbatches and limits; what a plan is asked for, and the key it is stored under."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+
+from zbplan import placement as placements
+from zbplan.errors import Finding, InvalidInputError
+from zbplan.instance import UNLIMITED, BW, B, F, Instance, IntArray, W
+from zbplan.placement import Placement
+from zbplan.profile import MAX_MICROBATCHES, Amount, Profile
+from zbplan.record import BRANCH, Record, branch, digest, refuse
+from zbplan.scale import MEMORY_HORIZON, Scale, decimal, memory_scale, time_scale
+
+REVISION = 1
+"""Planner revision: part of every key, raised when the planner may answer the same problem otherwise."""
+
+MAX_OPS = 4_000_000
+TOLERANCE = Decimal("1e-6")
+
+METHODS = ("auto", "heuristic", "ilp", "cp_sat", "gpipe", "1f1b", "interleaved_1f1b", "1f1b_v", "zb_h1", "zb_h2", "zb_greedy", "zb_v", "v_half", "v_min")  # fmt: skip
+
+_MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
+
+
+def _placement_shape(value: object) -> str:
+    return "list" if isinstance(value, list) else "name"
+
+
+def _limit_shape(value: object) -> str:
+    return "list" if isinstance(value, list) else "multiple" if isinstance(value, str) else "bytes"
+
+
+class Problem(Record):
+    """What a plan is asked for.
+
+    Attributes
+    ----------
+    placement
+        ``linear``, ``interleaved``, ``v``, ``auto`` (the best that the stages allow), or a list of stages per device.
+    memory_limit
+        Bytes per device, static memory included; a list of bytes per device; ``"kx"``, which is k · p · the largest
+        sum over a device's stages of max(M_B, M_W), plus its static memory; or None.
+    optimizer
+        ``synchronous`` minimises the makespan, ``post_validated`` the longest device span (Appendix G, eq. 3).
+    method
+        A solver, a named schedule, ``heuristic`` or ``auto``.
+    time_limit_s
+        Wall-clock seconds for solving; not part of the key.
+    """
+
+    profile: Profile
+    devices: Annotated[int, Field(ge=1, le=4096)]
+    microbatches: Annotated[int, Field(ge=1, le=MAX_MICROBATCHES)]
+    placement: Annotated[
+        Annotated[str, Tag(f"{BRANCH}name")] | Annotated[list[list[int]], Tag(f"{BRANCH}list")],
+        Discriminator(branch(_placement_shape)),
+    ] = "auto"
+    memory_limit: (
+        Annotated[
+            Annotated[Amount, Tag(f"{BRANCH}bytes")]
+            | Annotated[str, Tag(f"{BRANCH}multiple")]
+            | Annotated[list[Amount], Tag(f"{BRANCH}list")],
+            Discriminator(branch(_limit_shape)),
+        ]
+        | None
+    ) = None
+    optimizer: Literal["synchronous", "post_validated"] = "synchronous"
+    method: str = "auto"
+    time_limit_s: Annotated[float, Field(gt=0)] = 10.0
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, method: str) -> str:
+        if method not in METHODS:
+            refuse([Finding("", f"str {method!r}", f"one of {', '.join(METHODS)}")])
+        return method
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _limit(cls, limit: object, info: ValidationInfo) -> object:
+        if isinstance(limit, str) and not _MULTIPLE.fullmatch(limit):
+            refuse(
+                [Finding("", f"str {limit!r}", 'bytes, a list of bytes per device, null, or a multiple like "1.5x"')]
+            )
+        devices = info.data.get("devices")
+        if isinstance(limit, list) and devices is not None and len(limit) != devices:
+            refuse([Finding("", f"{len(limit)} entries", f"{devices}, one per device")])
+        return limit
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        refuse(self._too_many_ops())
+        refuse(self._wrong_microbatches())
+        try:
+            _ = self.placements
+            self._check_measured_placement()
+            _ = self._clock
+        except InvalidInputError as error:
+            refuse(Finding(finding.path.removeprefix("$"), finding.found, finding.needed) for finding in error.findings)
+        return self
+
+    def _too_many_ops(self) -> Iterator[Finding]:
+        ops = 3 * self.profile.stages * self.microbatches
+        if ops > MAX_OPS:
+            found = f"{self.profile.stages} stages × {self.microbatches} microbatches = {ops} ops"
+            yield Finding(".microbatches", found, f"at most {MAX_OPS} ops")
+
+    def _wrong_microbatches(self) -> Iterator[Finding]:
+        for name in ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms", "m_b_bytes", "m_w_bytes", "m_peak_bytes"):
+            value = getattr(self.profile, name)
+            for stage, entry in enumerate(value if isinstance(value, list) else []):
+                if isinstance(entry, list) and len(entry) != self.microbatches:
+                    needed = f"{self.microbatches}, one per microbatch"
+                    yield Finding(f".profile.{name}[{stage}]", f"{len(entry)} entries", needed)
+        for name in ("m_static_bytes", "boundary_bytes"):
+            value = getattr(self.profile, name)
+            for stage, entry in enumerate(value if isinstance(value, list) else []):
+                if isinstance(entry, list):
+                    yield Finding(f".profile.{name}[{stage}]", "a list", "one number per stage")
+
+    def _check_measured_placement(self) -> None:
+        if not isinstance(self.canonical_profile["t_comm_ms"], dict):
+            return
+        stages, devices = self.profile.stages, self.devices
+        measured = self.profile.environment.get("placement", "linear")
+        if isinstance(measured, str):
+            measured = placements.candidates(measured, stages, devices)[0]
+        if self.placements != [measured]:
+            found = f"times per boundary measured on placement {measured}"
+            needed = f"one number, or times measured on the placement asked for ({self.placement})"
+            raise InvalidInputError([Finding("$.profile.t_comm_ms", found, needed)])
+
+    @cached_property
+    def placements(self) -> list[Placement]:
+        """The placements to plan for; several only for ``auto``."""
+        stages, devices = self.profile.stages, self.devices
+        if isinstance(self.placement, str):
+            return placements.candidates(self.placement, stages, devices)
+        return [placements.custom(self.placement, stages, devices)]
+
+    @cached_property
+    def canonical_profile(self) -> dict[str, Any]:
+        """The profile with defaults filled in and arrays expanded."""
+        return self.profile.canonical()
+
+    def limits(self, placement: Placement) -> list[float] | None:
+        """Return the memory limit of each device in bytes, static memory included; None without limit."""
+        if self.memory_limit is None or isinstance(self.memory_limit, list):
+            return None if self.memory_limit is None else [limit + 0.0 for limit in self.memory_limit]
+        if isinstance(self.memory_limit, str):
+            return self._multiple(Decimal(self.memory_limit.removesuffix("x")), placement)
+        return [self.memory_limit + 0.0] * self.devices
+
+    def _multiple(self, k: Decimal, placement: Placement) -> list[float]:
+        held = self._per_stage_max("m_b_bytes", "m_w_bytes")
+        static = self._per_stage_max("m_static_bytes")
+        largest = max(sum((held[stage] for stage in stages), Decimal(0)) for stages in placement)
+        return [
+            float(k * self.devices * largest + sum((static[stage] for stage in stages), Decimal(0)))
+            for stages in placement
+        ]
+
+    def _per_stage_max(self, *names: str) -> list[Decimal]:
+        columns = [self.canonical_profile[name] for name in names]
+        return [max(decimal(value) for entry in row for value in _entries(entry)) for row in zip(*columns, strict=True)]
+
+    @cached_property
+    def canonical(self) -> dict[str, Any]:
+        """The JSON value that equal problems share, and that a plan carries.
+
+        Names, environment and time limit are left out; placement and memory limit are resolved, except where
+        ``auto`` still leaves a choice.
+        """
+        resolved = self.placements[0] if len(self.placements) == 1 else None
+        return {
+            "profile": self.canonical_profile,
+            "devices": self.devices,
+            "microbatches": self.microbatches,
+            "placement": self.placement if resolved is None else resolved,
+            "memory_limit": self.memory_limit if resolved is None else self.limits(resolved),
+            "optimizer": self.optimizer,
+            "method": self.method,
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256, in hex, under which the best plan for this problem is stored."""
+        profile = {name: value for name, value in self.canonical_profile.items() if name != "environment"}
+        return digest({"problem": {**self.canonical, "profile": profile}, "revision": REVISION})
+
+    def on(self, placement: Placement) -> Problem:
+        """Return the same problem asked for one placement."""
+        return self.model_copy(update={"placement": placement})
+
+    def instance(self, placement: Placement | None = None) -> Instance:
+        """Return the problem as integer arrays, on its only placement or on the one given.
+
+        Raises
+        ------
+        ValueError
+            If the problem leaves a choice of placements and none is given.
+        """
+        if placement is None:
+            (placement,) = self.placements
+        device_of = np.zeros(self.profile.stages, dtype=np.int64)
+        for device, stages in enumerate(placement):
+            device_of[stages] = device
+        hold, release = self._memory_changes
+        static = np.array([sum(self._static[stage] for stage in stages) for stages in placement], dtype=np.int64)
+        return Instance(
+            device_of=device_of,
+            duration=self._durations,
+            forward_lag=self._lags("forward", device_of),
+            backward_lag=self._lags("backward", device_of),
+            hold=hold,
+            release=release,
+            peak=self._held("m_peak_bytes"),
+            static=static,
+            room=self._room(placement, static),
+            splittable=np.array(self.profile.splits(), dtype=np.bool_),
+            post_validated=self.optimizer == "post_validated",
+            clock=self._clock,
+            memory=self._memory,
+        )
+
+    @cached_property
+    def _clock(self) -> Scale:
+        scale = time_scale(self._horizon_ms())
+        for path, value in self._times():
+            exact = decimal(value)
+            if abs(decimal(scale.value(scale.units(value))) - exact) > TOLERANCE * exact:
+                tick = f"1e{scale.exponent} ms"
+                needed = f"a multiple of the tick of {tick} to within 1e-6 (the tick follows from the sum of all times)"
+                raise InvalidInputError([Finding(f"$.profile.{path}", repr(value), needed)])
+        return scale
+
+    def _horizon_ms(self) -> Decimal:
+        total = Decimal(1)
+        for name in ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms"):
+            for entry in self.canonical_profile[name]:
+                total += sum(map(decimal, entry)) if isinstance(entry, list) else decimal(entry) * self.microbatches
+        comm = self.profile.comm()
+        return total + self.microbatches * sum(map(decimal, [*comm.forward, *comm.backward]))
+
+    def _times(self) -> Iterator[tuple[str, float]]:
+        for name in ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms"):
+            for stage, entry in enumerate(self.canonical_profile[name]):
+                for value in _entries(entry):
+                    yield f"{name}[{stage}]", value
+        comm = self.profile.comm()
+        for name, values in (("forward", comm.forward), ("backward", comm.backward)):
+            for value in set(values):
+                yield f"t_comm_ms.{name}", value
+
+    @cached_property
+    def _durations(self) -> IntArray:
+        durations = np.zeros((4, self.profile.stages, self.microbatches), dtype=np.int64)
+        for kind, name in ((F, "t_f_ms"), (B, "t_b_ms"), (W, "t_w_ms"), (BW, "t_bw_ms")):
+            for stage, entry in enumerate(self.canonical_profile[name]):
+                durations[kind, stage] = self._clock.many(_entries(entry))
+        return durations
+
+    def _lags(self, direction: str, device_of: IntArray) -> IntArray:
+        lags = self._clock.many(getattr(self.profile.comm(), direction))
+        lags[device_of[:-1] == device_of[1:]] = 0
+        return lags
+
+    @cached_property
+    def _memory(self) -> Scale:
+        values = [
+            value
+            for name in ("m_b_bytes", "m_w_bytes", "m_peak_bytes", "m_static_bytes")
+            for entry in self.canonical_profile[name]
+            for value in _entries(entry)
+        ]
+        largest = max(map(decimal, values))
+        return memory_scale(
+            set(values) | set(self._explicit_limits()), 4 * largest * self.profile.stages * self.microbatches
+        )
+
+    def _explicit_limits(self) -> list[float]:
+        if isinstance(self.memory_limit, float | int):
+            return [self.memory_limit]
+        return self.memory_limit if isinstance(self.memory_limit, list) else []
+
+    def _held(self, name: str) -> IntArray:
+        held = np.zeros((self.profile.stages, self.microbatches), dtype=np.int64)
+        for stage, entry in enumerate(self.canonical_profile[name]):
+            held[stage] = [self._memory.ceil(value) for value in _entries(entry)]
+        return held
+
+    @cached_property
+    def _static(self) -> list[int]:
+        return [self._memory.ceil(value) for value in self.canonical_profile["m_static_bytes"]]
+
+    @cached_property
+    def _memory_changes(self) -> tuple[IntArray, IntArray]:
+        m_b, m_w = self._held("m_b_bytes"), self._held("m_w_bytes")
+        hold = np.stack([m_b, np.maximum(m_w - m_b, 0), np.zeros_like(m_b), np.zeros_like(m_b)])
+        release = np.stack([np.zeros_like(m_b), np.maximum(m_b - m_w, 0), m_w, m_b])
+        return hold, release
+
+    def _room(self, placement: Placement, static: IntArray) -> IntArray:
+        limits = self.limits(placement)
+        if limits is None:
+            return np.full(self.devices, UNLIMITED, dtype=np.int64)
+        units = [min(self._memory.floor(limit), MEMORY_HORIZON) for limit in limits]
+        return np.array(units, dtype=np.int64) - static
+
+
+def _entries(entry: float | list[float]) -> list[float]:
+    return entry if isinstance(entry, list) else [entry]

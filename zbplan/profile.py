@@ -1,0 +1,210 @@
+"""Profile: what was measured of a model cut in stages, on the nodes that will train it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from zbplan.errors import Finding
+from zbplan.record import BRANCH, Record, branch, refuse
+from zbplan.scale import decimal
+
+MAX_STAGES = 1 << 14
+MAX_MICROBATCHES = 1 << 16
+
+EngineMode = Literal["weight_grad_store", "native_split", "fused"]
+
+Amount = Annotated[float, Field(ge=0)]
+PerMicrobatch = Annotated[list[Amount], Field(min_length=1, max_length=MAX_MICROBATCHES)]
+
+
+def _shape(value: object) -> str:
+    return "list" if isinstance(value, list) else "number"
+
+
+_one_or_per_microbatch = Annotated[
+    Annotated[Amount, Tag(f"{BRANCH}number")] | Annotated[PerMicrobatch, Tag(f"{BRANCH}list")],
+    Discriminator(branch(_shape)),
+]
+Measured = Annotated[
+    Annotated[Amount, Tag(f"{BRANCH}number")]
+    | Annotated[list[_one_or_per_microbatch], Field(max_length=MAX_STAGES), Tag(f"{BRANCH}list")],
+    Discriminator(branch(_shape)),
+]
+"""One number, a list of one number per stage, or a list per stage of one number per microbatch."""
+
+Splittable = Annotated[
+    Annotated[bool, Tag(f"{BRANCH}bool")] | Annotated[list[bool], Field(max_length=MAX_STAGES), Tag(f"{BRANCH}list")],
+    Discriminator(branch(lambda value: "list" if isinstance(value, list) else "bool")),
+]
+
+PER_STAGE = ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms", "m_b_bytes", "m_w_bytes", "m_static_bytes", "m_peak_bytes", "boundary_bytes")  # fmt: skip
+
+
+class Transfer(Record):
+    """T_comm per stage boundary: ``forward[s]`` from stage s to s + 1, ``backward[s]`` from stage s + 1 to s."""
+
+    forward: Annotated[list[Amount], Field(max_length=MAX_STAGES)]
+    backward: Annotated[list[Amount], Field(max_length=MAX_STAGES)]
+
+
+def _transfer_shape(value: object) -> str:
+    return "object" if isinstance(value, dict | Transfer) else "number"
+
+
+Comm = Annotated[
+    Annotated[Amount, Tag(f"{BRANCH}number")] | Annotated[Transfer, Tag(f"{BRANCH}object")],
+    Discriminator(branch(_transfer_shape)),
+]
+
+
+class Profile(Record):
+    """Times in milliseconds and memory in bytes of every stage.
+
+    A measured field is one number (all stages alike), a list of one number per stage, or a list per stage of one
+    number per microbatch.
+
+    Attributes
+    ----------
+    t_f_ms, t_b_ms, t_w_ms
+        Forward; backward for the input gradient only; backward for the weight gradient only.
+    t_bw_ms
+        Fused backward; None derives T_B + T_W.
+    t_comm_ms
+        Latency from the end of a producer to the earliest start of its consumer on another device.
+    m_b_bytes
+        Held per microbatch from the start of F to the end of B.
+    m_w_bytes
+        Held from the end of B to the end of W.
+    m_static_bytes
+        Weights, gradients and optimizer state of a stage.
+    m_peak_bytes
+        Extra inside any op, above the live level.
+    boundary_bytes
+        One transfer.
+    splittable
+        False where a stage can run only BW.
+    """
+
+    reserved: ClassVar[frozenset[str]] = frozenset(
+        {"layers", "t_link_ms", "t_optimizer_ms", "t_reduce_ms", "t_recompute_ms", "device_scale", "measured_on"}
+    )
+
+    format: Literal["zbplan.profile/1"] = "zbplan.profile/1"
+    name: str = ""
+    stages: Annotated[int, Field(ge=1, le=MAX_STAGES)]
+    engine_mode: EngineMode = "weight_grad_store"
+    t_f_ms: Measured
+    t_b_ms: Measured
+    t_w_ms: Measured
+    t_bw_ms: Measured | None = None
+    splittable: Splittable = True
+    t_comm_ms: Comm
+    m_b_bytes: Measured
+    m_w_bytes: Measured
+    m_static_bytes: Measured = 0.0
+    m_peak_bytes: Measured = 0.0
+    boundary_bytes: Measured = 0.0
+    environment: dict[str, Any] = {}
+
+    @field_validator("environment")
+    @classmethod
+    def _json_environment(cls, environment: dict[str, Any]) -> dict[str, Any]:
+        refuse(Finding(path, found, "JSON with finite numbers") for path, found in _not_json(environment))
+        return environment
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Self:
+        refuse(self._wrong_lengths())
+        return self
+
+    def _wrong_lengths(self) -> Iterator[Finding]:
+        for name in (*PER_STAGE, "splittable"):
+            value = getattr(self, name)
+            if isinstance(value, list) and len(value) != self.stages:
+                yield Finding(f".{name}", f"{len(value)} entries", f"{self.stages}, one per stage")
+        if isinstance(self.t_comm_ms, Transfer):
+            for name in ("forward", "backward"):
+                found = len(getattr(self.t_comm_ms, name))
+                if found != self.stages - 1:
+                    needed = f"{self.stages - 1}, one per stage boundary"
+                    yield Finding(f".t_comm_ms.{name}", f"{found} entries", needed)
+
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """Names of fields that were not measured but follow from others."""
+        return ("t_bw_ms",) if self.t_bw_ms is None else ()
+
+    def per_stage(self, name: str) -> list[float | list[float]]:
+        """Return a measured field with one entry per stage: a number, or a list of one number per microbatch.
+
+        ``t_bw_ms`` that was not measured is T_B + T_W, added as decimals.
+        """
+        value = getattr(self, name)
+        if value is None:
+            return [_add(b, w) for b, w in zip(self.per_stage("t_b_ms"), self.per_stage("t_w_ms"), strict=True)]
+        return [_collapse(entry) for entry in value] if isinstance(value, list) else [value + 0.0] * self.stages
+
+    def splits(self) -> list[bool]:
+        """Return, per stage, whether B and W may run apart; never in engine mode ``fused``."""
+        if self.engine_mode == "fused":
+            return [False] * self.stages
+        return self.splittable if isinstance(self.splittable, list) else [self.splittable] * self.stages
+
+    def comm(self) -> Transfer:
+        """Return T_comm per stage boundary and direction."""
+        if isinstance(self.t_comm_ms, Transfer):
+            return self.t_comm_ms
+        each = [self.t_comm_ms + 0.0] * (self.stages - 1)
+        return Transfer(forward=each, backward=each)
+
+    def canonical(self) -> dict[str, Any]:
+        """Return the JSON value that equal profiles share: defaults filled in, arrays expanded, no name.
+
+        Of the environment only ``placement`` is kept, and only where T_comm depends on it.
+        """
+        comm = self.comm()
+        same = len({*comm.forward, *comm.backward}) <= 1
+        measured_on = self.environment.get("placement")
+        keep = {} if same or measured_on is None else {"environment": {"placement": measured_on}}
+        return {
+            "format": self.format,
+            "stages": self.stages,
+            "engine_mode": self.engine_mode,
+            "splittable": self.splits(),
+            "t_comm_ms": (comm.forward or [0.0])[0] + 0.0 if same else comm.model_dump(),
+            **{name: self.per_stage(name) for name in PER_STAGE},
+            **keep,
+        }
+
+
+def _collapse(entry: float | list[float]) -> float | list[float]:
+    if isinstance(entry, list):
+        return entry[0] + 0.0 if len(set(entry)) == 1 else [value + 0.0 for value in entry]
+    return entry + 0.0
+
+
+def _add(left: float | list[float], right: float | list[float]) -> float | list[float]:
+    if isinstance(left, list) and isinstance(right, list):
+        return [float(decimal(a) + decimal(b)) for a, b in zip(left, right, strict=True)]
+    if isinstance(left, list):
+        return [float(decimal(a) + decimal(right)) for a in left]  # type: ignore[arg-type]
+    if isinstance(right, list):
+        return [float(decimal(left) + decimal(b)) for b in right]
+    return float(decimal(left) + decimal(right))
+
+
+def _not_json(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _not_json(inner, f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _not_json(inner, f"{path}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield path, repr(value)
+    elif not isinstance(value, str | int | float | None):
+        yield path, type(value).__name__

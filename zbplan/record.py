@@ -1,0 +1,157 @@
+"""Record: the base of every JSON document, with exact text round trips and errors that name the JSON path."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from zbplan.errors import Finding, InvalidInputError
+
+BRANCH = "·"
+"""Prefix of the tags of discriminated unions, which are no part of a JSON path."""
+
+_FINDINGS = "zbplan_findings"
+
+
+class Record(BaseModel):
+    """A frozen, strict JSON document: unknown and reserved fields are refused by name, numbers are finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    reserved: ClassVar[frozenset[str]] = frozenset()
+    """Names that a later version will understand."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_fields(cls, data: object) -> object:
+        if isinstance(data, Mapping):
+            refuse(Finding(f".{name}", _short(data[name]), cls._advice(str(name))) for name in cls._unknown(data))
+        return data
+
+    @classmethod
+    def _unknown(cls, data: Mapping[str, object]) -> list[str]:
+        return [name for name in data if name not in cls.model_fields]
+
+    @classmethod
+    def _advice(cls, name: str) -> str:
+        if name in cls.reserved:
+            return "no such field: this name is reserved and not supported yet"
+        near = difflib.get_close_matches(name, cls.model_fields, n=1)
+        return f"a known field; did you mean {near[0]!r}?" if near else f"one of {', '.join(cls.model_fields)}"
+
+    @classmethod
+    def parse(cls, data: object) -> Self:
+        """Check a JSON value.
+
+        Raises
+        ------
+        InvalidInputError
+            With the JSON path, what was found and what is needed, for every field that is wrong.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_context=True)
+            findings = [finding for detail in details for finding in _findings(detail)]
+            raise InvalidInputError(findings) from None
+
+    @classmethod
+    def parse_json(cls, text: str | bytes) -> Self:
+        """Check a JSON text; raises as ``parse`` does, also for text that is no JSON."""
+        return cls.parse(load_json(text))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Read and check a file; raises as ``parse`` does, also for a file that is not there."""
+        try:
+            return cls.parse_json(Path(path).read_bytes())
+        except OSError as error:
+            raise InvalidInputError([Finding(str(path), error.strerror or str(error), "a readable file")]) from None
+
+    def to_json(self) -> str:
+        """Return the JSON text; reading it back gives an equal record."""
+        return canonical_json(self.model_dump(mode="json", exclude_none=False))
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """Inside a pydantic validator: report findings, whose paths continue the validated value's own."""
+    found = list(findings)
+    if found:
+        raise PydanticCustomError(_FINDINGS, "see findings", {"findings": found})  # noqa: EM101
+
+
+def load_json(text: str | bytes) -> Any:
+    """Parse JSON, refusing what is no JSON and an object that says one name twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique_names)
+    except RecursionError:
+        raise InvalidInputError([Finding("$", "brackets nested too deep", "a flat JSON document")]) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInputError([Finding("$", f"bytes that are no UTF-8 at {error.start}", "UTF-8 text")]) from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InvalidInputError([Finding("$", f"{error.msg} at {place}", "complete JSON")]) from None
+    except ValueError as error:
+        raise InvalidInputError([Finding("$", str(error), "JSON numbers and names as they should be")]) from None
+
+
+def canonical_json(data: object) -> str:
+    """Return the one text that stands for a JSON value: sorted names, no spaces, shortest numbers."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def digest(data: object) -> str:
+    """Return the SHA-256 of a JSON value's canonical text, in hex."""
+    return hashlib.sha256(canonical_json(data).encode()).hexdigest()
+
+
+def json_path(location: Sequence[int | str]) -> str:
+    """Return a pydantic location as a JSON path."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in location if not _is_branch(step))
+    return "$" + "".join(steps)
+
+
+def branch(choose: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Mark the tags of a discriminated union so that they stay out of JSON paths."""
+    return lambda value: BRANCH + choose(value)
+
+
+def _is_branch(step: int | str) -> bool:
+    return isinstance(step, str) and step.startswith(BRANCH)
+
+
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the name {twice!r} twice in one object")
+    return unique
+
+
+def _findings(detail: ErrorDetails) -> list[Finding]:
+    path = json_path(detail["loc"])
+    if detail["type"] == _FINDINGS:
+        return [Finding(path + sub.path, sub.found, sub.needed) for sub in detail["ctx"]["findings"]]
+    if detail["type"] == "missing":
+        return [Finding(path, "nothing", "this field")]
+    return [Finding(path, _short(detail["input"]), _needed(detail["msg"]))]
+
+
+def _needed(message: str) -> str:
+    return message.removeprefix("Input should be ").removeprefix("Value error, ")
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = reprlib.repr(value)
+    return f"{type(value).__name__} {text}" if isinstance(value, str | list | dict) else text
