@@ -74,12 +74,12 @@ class Instance:
     @property
     def stages(self) -> int:
         """Number of stages S."""
-        return self.duration.shape[1]
+        return int(self.duration.shape[1])
 
     @property
     def microbatches(self) -> int:
         """Number of microbatches m."""
-        return self.duration.shape[2]
+        return int(self.duration.shape[2])
 
     @cached_property
     def stages_of(self) -> tuple[tuple[int, ...], ...]:

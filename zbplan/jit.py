@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-try:
-    import numba
-except ModuleNotFoundError:
-    numba = None
-
-COMPILED = numba is not None
+COMPILED = find_spec("numba") is not None
 """Whether kernels run compiled."""
 
 
 def kernel(function: Function) -> Function:
     """Compile a function of integers and arrays once and keep the machine code on disk."""
-    if numba is None:
+    if not COMPILED:
         return function
-    return numba.njit(cache=True)(function)  # type: ignore[no-any-return]
+    import numba
+
+    compiled: Function = numba.njit(cache=True)(function)
+    return compiled

@@ -5,7 +5,10 @@ from __future__ import annotations
 from zbplan.errors import Finding, InvalidInputError
 
 Placement = list[list[int]]
-"""Per device its stages in forward order: ``[[0], [1]]`` linear, ``[[0, 2], [1, 3]]`` interleaved, ``[[0, 3], [1, 2]]`` V."""
+"""Per device its stages in forward order.
+
+``[[0], [1]]`` is linear, ``[[0, 2], [1, 3]]`` interleaved, ``[[0, 3], [1, 2]]`` V.
+"""
 
 NAMES = ("auto", "linear", "interleaved", "v")
 

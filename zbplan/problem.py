@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 
 from zbplan import placement as placements
 from zbplan.errors import Finding, InvalidInputError
-from zbplan.instance import UNLIMITED, BW, B, F, Instance, IntArray, W
+from zbplan.instance import BW, UNLIMITED, B, F, Instance, IntArray, W
 from zbplan.placement import Placement
 from zbplan.profile import MAX_MICROBATCHES, Amount, Profile
 from zbplan.record import BRANCH, Record, branch, digest, refuse
@@ -25,7 +25,22 @@ REVISION = 1
 MAX_OPS = 4_000_000
 TOLERANCE = Decimal("1e-6")
 
-METHODS = ("auto", "heuristic", "ilp", "cp_sat", "gpipe", "1f1b", "interleaved_1f1b", "1f1b_v", "zb_h1", "zb_h2", "zb_greedy", "zb_v", "v_half", "v_min")  # fmt: skip
+METHODS = (
+    "auto",
+    "heuristic",
+    "ilp",
+    "cp_sat",
+    "gpipe",
+    "1f1b",
+    "interleaved_1f1b",
+    "1f1b_v",
+    "zb_h1",
+    "zb_h2",
+    "zb_greedy",
+    "zb_v",
+    "v_half",
+    "v_min",
+)
 
 _MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
 

@@ -41,7 +41,17 @@ Splittable = Annotated[
     Discriminator(branch(lambda value: "list" if isinstance(value, list) else "bool")),
 ]
 
-PER_STAGE = ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms", "m_b_bytes", "m_w_bytes", "m_static_bytes", "m_peak_bytes", "boundary_bytes")  # fmt: skip
+PER_STAGE = (
+    "t_f_ms",
+    "t_b_ms",
+    "t_w_ms",
+    "t_bw_ms",
+    "m_b_bytes",
+    "m_w_bytes",
+    "m_static_bytes",
+    "m_peak_bytes",
+    "boundary_bytes",
+)
 
 
 class Transfer(Record):
@@ -108,7 +118,7 @@ class Profile(Record):
     m_static_bytes: Measured = 0.0
     m_peak_bytes: Measured = 0.0
     boundary_bytes: Measured = 0.0
-    environment: dict[str, Any] = {}
+    environment: Annotated[dict[str, Any], Field(default_factory=dict)]
 
     @field_validator("environment")
     @classmethod

@@ -85,7 +85,7 @@ def refuse(findings: Iterable[Finding]) -> None:
     """Inside a pydantic validator: report findings, whose paths continue the validated value's own."""
     found = list(findings)
     if found:
-        raise PydanticCustomError(_FINDINGS, "see findings", {"findings": found})  # noqa: EM101
+        raise PydanticCustomError(_FINDINGS, "see findings", {"findings": found})
 
 
 def load_json(text: str | bytes) -> Any:

@@ -126,7 +126,7 @@ def _run(
                     if given < 0:
                         break
                     ready = given + forward_lag[stage - 1]
-            elif kind == B or kind == BW:
+            elif kind in (B, BW):
                 ready = f_end[cell]
                 if ready < 0:
                     break
@@ -150,7 +150,7 @@ def _run(
                 f_end[cell] = finish
                 if stage < stages - 1:
                     neighbour = device_of[stage + 1]
-            elif kind == B or kind == BW:
+            elif kind in (B, BW):
                 b_end[cell] = finish
                 if stage > 0:
                     neighbour = device_of[stage - 1]
@@ -265,4 +265,5 @@ def memory_curve(instance: Instance, ops: IntArray, device: int) -> IntArray:
     live = held.copy()
     live[1:] -= released[:-1]
     cells = instance.stages * instance.microbatches
-    return live + instance.peak.ravel()[ops % cells] + instance.static[device]
+    curve: IntArray = live + instance.peak.ravel()[ops % cells] + instance.static[device]
+    return curve
