@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -18,5 +18,4 @@ def kernel(function: Function) -> Function:
         return function
     import numba
 
-    compiled: Function = numba.njit(cache=True)(function)
-    return compiled
+    return cast(Function, numba.njit(cache=True)(function))
