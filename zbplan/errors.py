@@ -57,7 +57,7 @@ class InfeasibleError(ZbplanError):
             for device, (limit, smallest) in enumerate(zip(limit_bytes, smallest_limit_bytes, strict=True))
             if limit is not None and limit < smallest
         ]
-        shown = "; ".join(short[:4]) + (f"; and {len(short) - 4} more devices" if len(short) > 4 else "")
+        shown = _first(short, "; ")
         super().__init__(f"memory limit too small for any plan, in bytes: {shown}; raise memory_limit to these values")
 
 
@@ -77,7 +77,7 @@ class DeadlockError(ZbplanError):
 
     def __init__(self, waiting: Sequence[str]) -> None:
         self.waiting = tuple(waiting)
-        super().__init__("the orders deadlock: " + "; ".join(waiting))
+        super().__init__("the orders deadlock: " + _first(self.waiting, "; "))
 
 
 class InvalidPlanError(ZbplanError):
@@ -85,6 +85,9 @@ class InvalidPlanError(ZbplanError):
 
     def __init__(self, violations: Sequence[object]) -> None:
         self.violations = tuple(violations)
-        shown = "\n".join(str(violation) for violation in self.violations[:20])
-        more = f"\n… and {len(self.violations) - 20} more" if len(self.violations) > 20 else ""
-        super().__init__(shown + more)
+        super().__init__(_first([str(violation) for violation in self.violations], "\n", 20))
+
+
+def _first(texts: Sequence[str], separator: str, count: int = 4) -> str:
+    more = [f"and {len(texts) - count} more"] if len(texts) > count else []
+    return separator.join([*texts[:count], *more])

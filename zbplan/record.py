@@ -91,7 +91,8 @@ def refuse(findings: Iterable[Finding]) -> None:
 def load_json(text: str | bytes) -> Any:
     """Parse JSON, refusing what is no JSON and an object that says one name twice."""
     try:
-        return json.loads(text, object_pairs_hook=_unique_names)
+        decoded = text.decode() if isinstance(text, bytes) else text
+        return json.loads(decoded, object_pairs_hook=_unique_names)
     except RecursionError:
         raise InvalidInputError([Finding("$", "brackets nested too deep", "a flat JSON document")]) from None
     except UnicodeDecodeError as error:

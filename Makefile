@@ -1,0 +1,31 @@
+# Each target installs what it needs into .venv when it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := zbplan heuristic solver profiler api runtime_client benchmarks examples tests
+
+.PHONY: demo test lint format bench clean
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable ".[dev]"
+	touch $@
+
+demo: .venv/installed
+	$(BIN)/python examples/demo.py
+
+test: .venv/installed
+	$(BIN)/pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/installed
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+clean:
+	rm -rf .venv build dist *.egg-info

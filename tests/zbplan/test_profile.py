@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.strategies import problems
+from zbplan.errors import InvalidInputError
+from zbplan.problem import Problem
+from zbplan.profile import Profile
+
+LEAST = {"stages": 4, "t_f_ms": 1, "t_b_ms": 1.5, "t_w_ms": 0.5, "t_comm_ms": 0.1, "m_b_bytes": 2, "m_w_bytes": 1}
+
+
+@given(problems())
+def test_json_round_trip_is_exact(problem: Problem) -> None:
+    profile = problem.profile
+    assert Profile.parse_json(profile.to_json()) == profile
+    assert Profile.parse_json(profile.to_json()).to_json() == profile.to_json()
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "found", "needed"),
+    [
+        ({"t_f_ms": math.nan}, "$.t_f_ms", "nan", "a finite number"),
+        ({"t_f_ms": [1, 2, math.inf, 4]}, "$.t_f_ms[2]", "inf", "a finite number"),
+        ({"t_f_ms": [1, 2, [3, -1], 4]}, "$.t_f_ms[2][1]", "-1", "greater than or equal to 0"),
+        ({"t_f_ms": -1}, "$.t_f_ms", "-1", "greater than or equal to 0"),
+        ({"t_f_ms": "12"}, "$.t_f_ms", "str '12'", "a valid number"),
+        ({"t_f_ms": True}, "$.t_f_ms", "true", "a valid number"),
+        ({"t_f_ms": None}, "$.t_f_ms", "None", "a valid number"),
+        ({"t_f_ms": [1, 2, 3]}, "$.t_f_ms", "3 entries", "4, one per stage"),
+        ({"t_f_ms": [1, 2, 3, []]}, "$.t_f_ms[3]", "list []", "List should have at least 1 item"),
+        ({"splittable": [True]}, "$.splittable", "1 entries", "4, one per stage"),
+        ({"splittable": 1}, "$.splittable", "1", "a valid boolean"),
+        ({"t_comm_ms": {"forward": [1], "backward": [1, 1, 1]}}, "$.t_comm_ms.forward", "1 entries", "3, one per"),
+        ({"t_comm_ms": {"forward": [1, 1, 1]}}, "$.t_comm_ms.backward", "nothing", "this field"),
+        ({"stages": 10**9}, "$.stages", "1000000000", "less than or equal to 16384"),
+        ({"stages": 0}, "$.stages", "0", "greater than or equal to 1"),
+        ({"stages": 4.0}, "$.stages", "4.0", "a valid integer"),
+        ({"tf_ms": 1}, "$.tf_ms", "1", "did you mean 't_f_ms'?"),
+        ({"t_link_ms": 1}, "$.t_link_ms", "1", "reserved and not supported yet"),
+        ({"engine_mode": "magic"}, "$.engine_mode", "str 'magic'", "'weight_grad_store', 'native_split' or 'fused'"),
+        ({"format": "zbplan.profile/2"}, "$.format", "str 'zbplan.profile/2'", "'zbplan.profile/1'"),
+        ({"environment": {"a": [math.nan]}}, "$.environment.a[0]", "nan", "JSON with finite numbers"),
+    ],
+)
+def test_wrong_field_is_named_with_what_is_needed(changes: dict[str, Any], path: str, found: str, needed: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        Profile.parse({**LEAST, **changes})
+    finding = next(finding for finding in caught.value.findings if finding.path == path)
+    assert found == finding.found
+    assert needed in finding.needed
+
+
+@pytest.mark.parametrize("name", ["stages", "t_f_ms", "t_b_ms", "t_w_ms", "t_comm_ms", "m_b_bytes", "m_w_bytes"])
+def test_required_field_is_never_substituted(name: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"\$\.{name}: found nothing"):
+        Profile.parse({key: value for key, value in LEAST.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"stages": 4', "column 13"),
+        ("", "line 1"),
+        ('{"stages": 4, "stages": 5}', "'stages' twice"),
+        ("[" * 100_000, "nested too deep"),
+        (b"\xff\xfe", "no UTF-8"),
+        ("[1]", "list"),
+    ],
+)
+def test_text_that_is_no_json_object_is_refused(text: str | bytes, found: str) -> None:
+    with pytest.raises(InvalidInputError, match=found):
+        Profile.parse_json(text)
+
+
+def test_overflowing_number_is_refused() -> None:
+    text = json.dumps(LEAST).replace("1.5", "1e400")
+    with pytest.raises(InvalidInputError, match=r"\$\.t_b_ms: found inf"):
+        Profile.parse_json(text)
+
+
+def test_missing_file_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"nowhere\.json: found No such file"):
+        Profile.read("nowhere.json")
+
+
+def test_fused_backward_defaults_to_the_decimal_sum() -> None:
+    profile = Profile.parse({**LEAST, "t_b_ms": 0.1, "t_w_ms": [0.2, 0, 1, [1, 2]]})
+    assert profile.per_stage("t_bw_ms") == [0.3, 0.1, 1.1, [1.1, 2.1]]
+    assert profile.derived == ("t_bw_ms",)
+    assert Profile.parse({**LEAST, "t_bw_ms": 2}).derived == ()
+
+
+def test_zero_weight_time_and_zero_transfer_are_legal() -> None:
+    profile = Profile.parse({**LEAST, "t_w_ms": 0, "t_comm_ms": 0})
+    assert profile.per_stage("t_w_ms") == [0.0] * 4
+
+
+def test_fused_engine_splits_no_stage() -> None:
+    assert Profile.parse({**LEAST, "engine_mode": "fused"}).splits() == [False] * 4
