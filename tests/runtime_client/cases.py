@@ -1,0 +1,73 @@
+"""What the parity tests train: a plan, stages, a loss; the ranks and the single process build the same from a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn, optim
+
+from tests.runtime_client.models import batch, frozen_stages, mean_loss, sum_loss, text_stages, tupled_stages
+from tests.runtime_client.plans import one_f_one_b, random_plan, zb_h1
+from zbplan.placement import interleaved, linear, v_shape
+from zbplan.plan import Plan
+
+STEPS = 2
+ROWS = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    plan: Plan
+    stages: Callable[[int], list[nn.Module]] = text_stages
+    mean: bool = True
+
+    @property
+    def loss_fn(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return mean_loss if self.mean else sum_loss
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        return batch(ROWS * self.plan.requires.microbatches, seed=step)
+
+    def build(self) -> list[nn.Module]:
+        return self.stages(self.plan.requires.stages)
+
+
+def cases(ranks: int) -> dict[str, Case]:
+    """All cases for a number of ranks, by name."""
+    adjacent = [[2 * rank, 2 * rank + 1] for rank in range(ranks)]
+    lopsided = [[0, ranks, ranks + 1], *([rank] for rank in range(1, ranks))]
+    built = {
+        "zb_h1": Case(zb_h1(ranks, 8)),
+        "zb_h1, one microbatch": Case(zb_h1(ranks, 1)),
+        "zb_h1, three microbatches, sum": Case(zb_h1(ranks, 3), mean=False),
+        "1f1b": Case(one_f_one_b(ranks, 8)),
+        "v": Case(random_plan(v_shape(ranks), 3, seed=3)),
+        "interleaved": Case(random_plan(interleaved(ranks, 2), 4, seed=4)),
+        "adjacent stages on a device": Case(random_plan(adjacent, 4, seed=5)),
+        "lopsided placement": Case(random_plan(lopsided, 3, seed=6)),
+        "no durations": Case(random_plan(v_shape(ranks), 3, seed=7, t_f_ms=0, t_b_ms=0, t_w_ms=0, t_comm_ms=0)),
+        "unsplittable stage 0": Case(random_plan(linear(ranks), 4, seed=8, splittable=[False] + [True] * (ranks - 1))),
+        **{f"random W {seed}": Case(random_plan(linear(ranks), 5, seed)) for seed in range(3)},
+    }
+    if ranks > 1:
+        built["frozen"] = Case(random_plan(linear(ranks), 4, seed=9), frozen_stages)
+        built["tuples"] = Case(random_plan(linear(ranks), 4, seed=10), tupled_stages)
+    return built
+
+
+def optimizer_of(stages: Iterable[nn.Module]) -> optim.Optimizer:
+    parameters = [parameter for stage in stages for parameter in stage.parameters() if parameter.requires_grad]
+    return optim.SGD(parameters or [torch.zeros(1)], lr=0.1, momentum=0.9)
+
+
+def snapshot(stages: dict[int, nn.Module]) -> dict[str, Tensor]:
+    """Weights and gradients by stage and name."""
+    found: dict[str, Tensor] = {}
+    for index, stage in stages.items():
+        for name, parameter in stage.named_parameters():
+            found[f"{index}.{name}"] = parameter.detach().clone()
+            if parameter.grad is not None:
+                found[f"{index}.{name}.grad"] = parameter.grad.clone()
+    return found

@@ -1,0 +1,79 @@
+"""Small stages with what makes a split backward hard: norms, biases, a weight used twice, tuples between stages."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+VOCABULARY, WIDTH, LENGTH = 17, 8, 5
+
+
+class Block(nn.Module):
+    """Residual MLP and one Linear that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        self.twice = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.down(functional.gelu(self.up(self.norm(x))))
+        return x + self.twice(torch.tanh(self.twice(x)))
+
+
+def text_stages(stages: int, seed: int = 0) -> list[nn.Module]:
+    """Embedding, a block per stage, a head."""
+    torch.manual_seed(seed)
+    blocks = [nn.Sequential(Block()) for _ in range(stages)]
+    blocks[0].insert(0, nn.Embedding(VOCABULARY, WIDTH))
+    blocks[-1].append(nn.LayerNorm(WIDTH)).append(nn.Linear(WIDTH, VOCABULARY))
+    return list(blocks)
+
+
+def frozen_stages(stages: int, seed: int = 0) -> list[nn.Module]:
+    """Stage 0 frozen whole, in stage 1 one weight and one bias."""
+    built = text_stages(stages, seed)
+    built[0].requires_grad_(False)
+    built[1][0].up.weight.requires_grad_(False)
+    built[1][0].twice.bias.requires_grad_(False)
+    return built
+
+
+class Tupled(nn.Module):
+    """Passes on (what has a gradient, whole numbers, what has no gradient)."""
+
+    def __init__(self, inner: nn.Module, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.inner, self.first, self.last = inner, first, last
+
+    def forward(
+        self, x: Tensor, tokens: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        if self.first:
+            tokens, mask = x, (x % 2).float()
+        y = self.inner(x)
+        y = y * (1 + mask.unsqueeze(-1)) + (tokens % 3).unsqueeze(-1)
+        return y if self.last else (y, tokens, mask)
+
+
+def tupled_stages(stages: int, seed: int = 0) -> list[nn.Module]:
+    built = text_stages(stages, seed)
+    return [Tupled(inner, first=at == 0, last=at == stages - 1) for at, inner in enumerate(built)]
+
+
+def batch(rows: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Tokens in, tokens out."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens, target = (torch.randint(VOCABULARY, (rows, LENGTH), generator=generator) for _ in range(2))
+    return tokens, target
+
+
+def mean_loss(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def sum_loss(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output.flatten(0, 1), target.flatten(), reduction="sum")

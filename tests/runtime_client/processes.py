@@ -1,0 +1,43 @@
+"""Real processes for the tests, none of which outlives its test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GRACE_S = 15
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended; ``output`` is what all ranks wrote."""
+
+    returncode: int
+    output: str
+
+
+def torchrun(ranks: int, module: str, *arguments: str, timeout_s: float = 150) -> Finished:
+    """Run a module on a number of ranks, to its end or for a time."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    process = subprocess.Popen(
+        [*command, "-m", module, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    finally:
+        if process.poll() is None:
+            process.terminate()  # torchrun takes its ranks along
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    return Finished(process.returncode, output)
