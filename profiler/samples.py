@@ -1,0 +1,70 @@
+"""Durations: the median of steady samples, with their spread and number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from profiler.errors import MeasurementError
+
+FEWEST = 3
+"""Steady samples below which a median says nothing."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How many times an op is run.
+
+    Attributes
+    ----------
+    warmup
+        First runs, whose times are dropped: they allocate, load and compile.
+    steady
+        Runs after them, whose median counts.
+    """
+
+    warmup: int
+    steady: int
+
+    def __post_init__(self) -> None:
+        if self.warmup < 1:
+            raise MeasurementError(f"found {self.warmup} warm-up steps; needed 1 or more: a first step is never steady")
+        if self.steady < FEWEST:
+            raise MeasurementError(f"found {self.steady} steady samples; needed {FEWEST} or more")
+
+    def __len__(self) -> int:
+        return self.warmup + self.steady
+
+    def times(self, factor: int) -> Steps:
+        """Return more runs, for an op too short to be told from a hiccup of the machine in a few."""
+        return Steps(factor * self.warmup, factor * self.steady)
+
+    def duration(self, samples_ms: Sequence[float]) -> Duration:
+        """Return the median and spread of the steady ones among the samples of all runs."""
+        steady = samples_ms[self.warmup :]
+        middle = median(steady)
+        return Duration(middle, median(abs(sample - middle) for sample in steady), len(steady))
+
+
+@dataclass(frozen=True)
+class Duration:
+    """How long an op takes.
+
+    Attributes
+    ----------
+    median_ms
+        Median of the steady samples.
+    spread_ms
+        Their median absolute deviation.
+    samples
+        Their number; 0 for an op that does not exist.
+    """
+
+    median_ms: float
+    spread_ms: float
+    samples: int
+
+
+NEVER = Duration(0.0, 0.0, 0)
+"""The duration of an op that a stage does not have."""

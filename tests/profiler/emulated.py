@@ -1,0 +1,117 @@
+"""Stages whose F, B and W are sleeps and allocations of known size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from profiler import StagedModel
+
+F_MS, B_MS, W_MS = 20.0, 30.0, 15.0
+HELD, KEPT = 1000, 300
+"""Bytes held from F to B, and from B to W, beside input and output."""
+
+WIDTH = 16
+"""Floats of an input, an output and their gradients."""
+
+
+class Emulated(nn.Module):
+    """Sleeps through its ops; like a Linear, it is split by leaving the weight gradient to a queue."""
+
+    def __init__(self, *, first_ms: float = 0.0, factor: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.first_ms = first_ms
+        self.factor = factor
+        self.queue: list[Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        _sleep(self.first_ms + self.factor * F_MS)
+        self.first_ms = 0.0
+        return _Op.apply(x, self.weight, self)
+
+
+class _Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stage: Emulated) -> Tensor:
+        ctx.held, ctx.stage = torch.empty(HELD, dtype=torch.uint8), stage
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        stage = ctx.stage
+        _sleep(stage.factor * B_MS)
+        dx = dy.clone() if ctx.needs_input_grad[0] else None
+        if stage.queue is None:
+            if ctx.needs_input_grad[1]:
+                _sleep(stage.factor * W_MS)
+            return dx, torch.ones(1) if ctx.needs_input_grad[1] else None, None
+        stage.queue.append(torch.empty(KEPT, dtype=torch.uint8))
+        return dx, None, None
+
+
+def split(module: nn.Module) -> Callable[[], Callable[[], None]]:
+    """Split the backward of the one emulated stage in a module."""
+    (stage,) = (inner for inner in module.modules() if isinstance(inner, Emulated))
+    stage.queue = []
+
+    def take() -> Callable[[], None]:
+        pending, stage.queue = stage.queue, []
+
+        def run() -> None:
+            _sleep(stage.factor * W_MS)
+            pending.clear()
+
+        return run
+
+    return take
+
+
+def model(stages: list[nn.Module], **options: Any) -> StagedModel:
+    """Any stages on a row of floats."""
+    options = {"optimizer": sgd, "name": "emulated"} | options
+    return StagedModel(stages=stages, microbatch=(torch.ones(WIDTH),), target=None, loss=loss, **options)
+
+
+def staged_model(count: int) -> StagedModel:
+    """Emulated stages, each a tenth slower than the one before."""
+    return model([Emulated(factor=1 + stage / 10) for stage in range(count)])
+
+
+def broken_model(count: int) -> StagedModel:
+    """The same, but the last stage fails in B."""
+    return model([*(Emulated() for _ in range(count - 1)), Broken()])
+
+
+class Broken(nn.Module):
+    """Fails in B."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * self.weight
+        if y.requires_grad:
+            y.register_hook(_fail)
+        return y
+
+
+def _fail(gradient: Tensor) -> None:
+    raise RuntimeError("a hook said no")
+
+
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def loss(output: Tensor, target: None) -> Tensor:
+    return output.sum()
+
+
+def _sleep(milliseconds: float) -> None:
+    time.sleep(milliseconds / 1e3)

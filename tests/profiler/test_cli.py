@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiler.cli import main
+from tests.profiler.emulated import F_MS, HELD, KEPT, WIDTH
+from zbplan.problem import Problem
+from zbplan.profile import Profile
+
+ROOT = Path(__file__).parents[2]
+ROW = WIDTH * 4
+SPLITTER = ["--splitter", "tests.profiler.emulated:split"]
+
+
+def torchrun(ranks: int, *arguments: str) -> tuple[int, str, str]:
+    """Run the profiler on a number of ranks; return exit status, stdout and stderr."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+        "-m",
+        "profiler",
+    ]
+    with subprocess.Popen(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=120)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, stdout, stderr
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    """Four emulated stages on two ranks, in the V placement."""
+    path = tmp_path_factory.mktemp("measured") / "profile.json"
+    options = ["--stages", "4", "--placement", "v", "--warmup", "1", "--samples", "3", "--output", str(path)]
+    status, stdout, stderr = torchrun(2, "tests.profiler.emulated:staged_model", *SPLITTER, *options, "--name", "four")
+    assert status == 0, stderr
+    assert f"wrote {path}" in stdout
+    return Profile.read(path)
+
+
+def test_every_rank_measures_the_stages_that_it_holds(measured: Profile) -> None:
+    assert measured.name == "four"
+    assert measured.t_f_ms == [pytest.approx((1 + stage / 10) * F_MS, rel=0.25) for stage in range(4)]
+    assert measured.m_b_bytes == [ROW + HELD + ROW] * 3 + [ROW + HELD + 4]
+    assert measured.m_w_bytes == [KEPT] * 4
+    assert measured.boundary_bytes == [ROW, ROW, ROW, 0]
+
+
+def test_transfers_are_measured_between_real_processes(measured: Profile) -> None:
+    comm, samples = measured.comm(), measured.environment["statistics"]["t_comm_ms"]
+    for way in ("forward", "backward"):
+        first, same_device, last = getattr(comm, way)
+        assert min(first, last) > 0
+        assert same_device == 0
+        assert samples[way]["samples"] == [18, 0, 18]
+    assert measured.environment["placement"] == [[0, 3], [1, 2]]
+
+
+def test_the_profile_makes_a_problem_for_its_placement(measured: Profile) -> None:
+    problem = {"profile": json.loads(measured.to_json()), "devices": 2, "microbatches": 4, "placement": "v"}
+    assert Problem.parse(problem).profile == measured
+
+
+def test_a_failing_stage_ends_all_ranks_with_one_message(tmp_path: Path) -> None:
+    options = ["--warmup", "1", "--samples", "3", "--output", str(tmp_path / "profile.json")]
+    status, _, stderr = torchrun(
+        2, "tests.profiler.emulated:broken_model", *SPLITTER, "--engine-mode", "fused", *options
+    )
+    assert status != 0
+    assert stderr.count("python -m profiler: stage 1, BW: found RuntimeError: a hook said no") == 1
+    assert not (tmp_path / "profile.json").exists()
+
+
+def run(*arguments: str) -> int:
+    return main([*arguments, "--device", "cpu", "--warmup", "1", "--samples", "3"])
+
+
+def test_one_process_writes_a_profile_and_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "profile.json"
+    assert (
+        run("tests.profiler.emulated:staged_model", "--stages", "2", "--t-comm-ms", "0.5", *SPLITTER, "-o", str(path))
+        == 0
+    )
+    assert Profile.read(path).t_comm_ms == 0.5
+    assert capsys.readouterr().out.startswith("stage ")
+
+
+def test_a_profile_that_cannot_be_written_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "missing" / "profile.json"
+    assert run("tests.profiler.emulated:staged_model", *SPLITTER, "--output", str(path)) == 2
+    said = capsys.readouterr()
+    assert Profile.parse_json(said.out.splitlines()[-1]).stages == 1
+    assert f"{path}: found No such file or directory; needed a file to write" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["tests.profiler.emulated:staged_model"], "found no --splitter; needed one for weight_grad_store"),
+        (["nowhere:model", *SPLITTER], "nowhere:model: found ModuleNotFoundError"),
+        (["tests.profiler.emulated:staged_model", *SPLITTER, "--samples", "2"], "found 2 steady samples"),
+        (["tests.profiler.emulated:staged_model", *SPLITTER, "--stages", "2"], "cannot measure T_comm"),
+        (["tests.profiler.emulated:staged_model", *SPLITTER, "--stages", "0"], "found 0 stages; needed"),
+    ],
+)
+def test_bad_usage_is_one_message_and_status_2(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([arguments[0], "--device", "cpu", *arguments[1:]]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("python -m profiler: ")
+    assert complaint in said
+
+
+def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"], prog="zbplan profile", splitter="a:b")
+    said = capsys.readouterr().out
+    assert said.startswith("usage: zbplan profile")
+    assert "torchrun --standalone" in said
+    assert "a:b" in said
