@@ -127,7 +127,10 @@ def _process_group(device: torch.device) -> Iterator[None]:
     if "WORLD_SIZE" not in os.environ:
         yield
         return
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    except (RuntimeError, ValueError) as error:
+        raise MeasurementError(f"joining the ranks: found {error}; needed what torchrun sets up") from error
     try:
         yield
     finally:
