@@ -51,8 +51,9 @@ def torchrun(ranks: int, *arguments: str) -> tuple[int, str, str]:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     """Four emulated stages on two ranks, in the V placement."""
     path = tmp_path_factory.mktemp("measured") / "profile.json"
-    options = ["--stages", "4", "--placement", "v", "--warmup", "1", "--samples", "3", "--output", str(path)]
-    status, stdout, stderr = torchrun(2, "tests.profiler.emulated:staged_model", *SPLITTER, *options, "--name", "four")
+    layout = ["--stages", "4", "--placement", "v", "--turns", "together", "--name", "four"]
+    options = ["--warmup", "1", "--samples", "3", "--output", str(path)]
+    status, stdout, stderr = torchrun(2, "tests.profiler.emulated:staged_model", *SPLITTER, *layout, *options)
     assert status == 0, stderr
     assert f"wrote {path}" in stdout
     return Profile.read(path)
@@ -74,6 +75,7 @@ def test_transfers_are_measured_between_real_processes(measured: Profile) -> Non
         assert same_device == 0
         assert samples[way]["samples"] == [18, 0, 18]
     assert measured.environment["placement"] == [[0, 3], [1, 2]]
+    assert measured.environment["turns"] == "together"
 
 
 def test_the_profile_makes_a_problem_for_its_placement(measured: Profile) -> None:
@@ -82,10 +84,9 @@ def test_the_profile_makes_a_problem_for_its_placement(measured: Profile) -> Non
 
 
 def test_a_failing_stage_ends_all_ranks_with_one_message(tmp_path: Path) -> None:
+    mode = ["--engine-mode", "fused", "--turns", "one_by_one"]
     options = ["--warmup", "1", "--samples", "3", "--output", str(tmp_path / "profile.json")]
-    status, _, stderr = torchrun(
-        2, "tests.profiler.emulated:broken_model", *SPLITTER, "--engine-mode", "fused", *options
-    )
+    status, _, stderr = torchrun(2, "tests.profiler.emulated:broken_model", *mode, *options)
     assert status != 0
     assert stderr.count("python -m profiler: stage 1, BW: found RuntimeError: a hook said no") == 1
     assert not (tmp_path / "profile.json").exists()
@@ -130,6 +131,16 @@ def test_bad_usage_is_one_message_and_status_2(
     said = capsys.readouterr().err
     assert said.startswith("python -m profiler: ")
     assert complaint in said
+
+
+def test_ranks_that_cannot_meet_are_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert run("tests.profiler.emulated:staged_model", *SPLITTER) == 2
+    assert "joining the ranks: found " in capsys.readouterr().err
 
 
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
