@@ -155,7 +155,8 @@ class Profile(Record):
         """
         value = getattr(self, name)
         if value is None:
-            return [_add(b, w) for b, w in zip(self.per_stage("t_b_ms"), self.per_stage("t_w_ms"), strict=True)]
+            pairs = zip(self.per_stage("t_b_ms"), self.per_stage("t_w_ms"), strict=True)
+            return [_collapse(_add(b, w)) for b, w in pairs]
         return [_collapse(entry) for entry in value] if isinstance(value, list) else [value + 0.0] * self.stages
 
     def splits(self) -> list[bool]:
