@@ -1,0 +1,193 @@
+"""Every constructive schedule by name, and the best of them for a problem."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from heuristic.gpipe import gpipe
+from heuristic.one_f_one_b import one_f_one_b
+from heuristic.planner import planner
+from heuristic.zb_greedy import zb_greedy
+from heuristic.zb_h1 import zb_h1
+from heuristic.zb_h2 import zb_h2
+from zbplan.errors import InfeasibleError, MethodError
+from zbplan.instance import Instance, Orders
+from zbplan.placement import Placement
+from zbplan.plan import Plan
+from zbplan.problem import Problem
+from zbplan.simulate import Measures, measure, simulate
+
+Builder = Callable[[Instance], Orders]
+
+METHODS: dict[str, Builder] = {
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "zb_h1": zb_h1,
+    "zb_h2": zb_h2,
+    "zb_greedy": zb_greedy,
+}
+"""The schedules that have a name in the literature."""
+
+PLANNER = "planner"
+"""What a plan's provenance says of a schedule that has no name: only ``auto`` and ``heuristic`` make it."""
+
+_BUILDERS: dict[str, Builder] = {**METHODS, PLANNER: planner}
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """The legal schedule that a method made of a problem on a placement.
+
+    Attributes
+    ----------
+    build_ms
+        Wall-clock milliseconds to build, simulate and measure it.
+    """
+
+    problem: Problem
+    placement: Placement
+    method: str
+    orders: Orders
+    measures: Measures
+    build_ms: float
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The complete plan, without a bound."""
+        return Plan.build(self.problem, self.placement, self.orders, method=self.method)
+
+
+@dataclass(frozen=True, eq=False)
+class Refused:
+    """Why a method has no legal schedule for a problem on a placement, and the milliseconds it took to know."""
+
+    placement: Placement
+    method: str
+    error: MethodError
+    build_ms: float
+
+
+def construct(problem: Problem) -> Plan:
+    """Return the best legal constructive plan by the objective, or that of the named schedule asked for.
+
+    Of equally good plans the first in the sequence of ``candidates`` wins.
+
+    Raises
+    ------
+    InfeasibleError
+        If no placement has a plan that fits into memory.
+    MethodError
+        If the named schedule has no legal plan; it names methods that have.
+    """
+    return min(best_per_placement(problem), key=_iteration).plan
+
+
+def best_per_placement(problem: Problem) -> list[Built]:
+    """Return the best legal schedule of each placement that has one; raises as ``construct`` does."""
+    named = [] if problem.method in ("auto", "heuristic") else [problem.method]
+    tried = [
+        [_try(problem, placement, method) for method in named or _BUILDERS]
+        for placement in feasible_placements(problem)
+    ]
+    built = [[candidate for candidate in row if isinstance(candidate, Built)] for row in tried]
+    if not any(built):
+        refused = next(candidate for row in tried for candidate in row if isinstance(candidate, Refused))
+        raise _with_advice(refused.error, candidates(problem))
+    return [min(row, key=_iteration) for row in built if row]
+
+
+def candidates(problem: Problem) -> list[Built | Refused]:
+    """Return what every method makes of a problem on each of its placements, in a fixed sequence.
+
+    Raises
+    ------
+    InfeasibleError
+        If no placement has a plan that fits into memory.
+    """
+    return [_try(problem, placement, method) for placement in feasible_placements(problem) for method in _BUILDERS]
+
+
+def build(problem: Problem, placement: Placement, method: str) -> Orders:
+    """Return the orders of exactly one method.
+
+    Raises
+    ------
+    InfeasibleError
+        If no order of any method fits into memory.
+    MethodError
+        If this method is not defined on the placement or does not fit into memory; it names methods that can.
+    """
+    require_feasible(problem, placement)
+    candidate = _try(problem, placement, method)
+    if isinstance(candidate, Refused):
+        raise _with_advice(candidate.error, [_try(problem, placement, other) for other in METHODS])
+    return candidate.orders
+
+
+def feasible_placements(problem: Problem) -> list[Placement]:
+    """Return the placements of a problem on which a plan fits into memory; raises as ``construct`` does."""
+    feasible = [placement for placement in problem.placements if _is_feasible(problem.instance(placement))]
+    if not feasible:
+        require_feasible(problem, problem.placements[0])
+    return feasible
+
+
+def require_feasible(problem: Problem, placement: Placement) -> None:
+    """Refuse a memory limit under which no plan exists.
+
+    Raises
+    ------
+    InfeasibleError
+        With the smallest limit per device.
+    """
+    instance = problem.instance(placement)
+    if not _is_feasible(instance):
+        smallest = (instance.smallest_room + instance.static).tolist()
+        limits: list[float | None] = [*(problem.limits(placement) or [])]
+        raise InfeasibleError(limits, [instance.memory.value(units) for units in smallest])
+
+
+def _is_feasible(instance: Instance) -> bool:
+    return bool((instance.smallest_room <= instance.room).all())
+
+
+def _iteration(built: Built) -> int:
+    return built.measures.iteration
+
+
+def _try(problem: Problem, placement: Placement, method: str) -> Built | Refused:
+    began = time.perf_counter()
+    try:
+        orders, measures = _legal(problem.instance(placement), method)
+    except MethodError as error:
+        return Refused(placement, method, error, _since(began))
+    return Built(problem, placement, method, orders, measures, _since(began))
+
+
+def _since(began: float) -> float:
+    return 1000 * (time.perf_counter() - began)
+
+
+def _legal(instance: Instance, method: str) -> tuple[Orders, Measures]:
+    """Build a schedule and judge its memory; the rest of what is legal every builder guarantees."""
+    if method not in _BUILDERS:
+        raise MethodError(method, "is not a constructive schedule")
+    orders = _BUILDERS[method](instance)
+    measures = measure(instance, simulate(instance, orders))
+    over = np.flatnonzero(measures.peak - instance.static > instance.room)
+    if len(over):
+        device = int(over[0])
+        needed = instance.memory.value(measures.peak[device])
+        limit = instance.memory.value(instance.room[device] + instance.static[device])
+        raise MethodError(method, f"takes {needed:.15g} bytes on device {device}, where memory_limit is {limit:.15g}")
+    return orders, measures
+
+
+def _with_advice(error: MethodError, others: Iterable[Built | Refused]) -> MethodError:
+    able = [other.method for other in others if isinstance(other, Built) and other.method != PLANNER]
+    return MethodError(error.method, error.reason, [*dict.fromkeys(able), "heuristic", "auto"])

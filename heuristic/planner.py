@@ -1,0 +1,39 @@
+"""The planner between the names: list schedules under a few policies, the best one kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from heuristic.list_schedule import NEVER, Policy, list_schedule, task_of
+from zbplan.instance import Instance, Orders
+from zbplan.simulate import measure, simulate
+
+WEIGHT_GAPS = (1.0, 0.5, 0.0)
+
+
+def planner(instance: Instance) -> Orders:
+    """Return the best list schedule, on any placement and under any memory limit under which a plan exists."""
+    task = task_of(instance)
+    schedules = (list_schedule(task, policy) for policy in _policies(instance))
+    return min(schedules, key=lambda orders: measure(instance, simulate(instance, orders)).iteration)
+
+
+def _policies(instance: Instance) -> Iterator[Policy]:
+    """Backward before forward, later stages before earlier ones; W in long, in half as long and in all gaps."""
+    stages, microbatches = instance.stages, instance.microbatches
+    backward = np.arange(stages, dtype=np.int64)
+    for fused, weight_gap in product((False, True), WEIGHT_GAPS):
+        yield Policy(
+            launch=np.arange(microbatches),
+            key=np.stack([2 * stages - backward, backward]),
+            step=0,
+            slack=NEVER,
+            patience=0,
+            caps=np.full((2, stages), microbatches),
+            weight_gap=weight_gap,
+            backlog=np.full(instance.devices, microbatches * stages),
+            fused=np.full(stages, fused),
+        )
