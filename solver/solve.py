@@ -1,0 +1,85 @@
+"""Solve: the best plan that the parts find within the time limit, with a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heuristic import Built, best_per_placement
+from solver.bounds import lower_bound
+from solver.search import Event, Lane, OnIncumbent, Part, Search
+from zbplan.plan import Plan
+from zbplan.problem import Problem
+from zbplan.validate import check
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to solve.
+
+    Attributes
+    ----------
+    time_limit_s
+        Wall-clock seconds; None takes the problem's.
+    parts
+        What tries to improve on the constructive plan and the analytic bound, in sequence.
+    """
+
+    time_limit_s: float | None = None
+    parts: tuple[Part, ...] = ()
+
+
+def solve(
+    problem: Problem,
+    *,
+    options: Options | None = None,
+    on_incumbent: OnIncumbent | None = None,
+    cancel: Event | Callable[[], bool] | None = None,
+) -> Plan:
+    """Return the best legal plan found, with a proven bound.
+
+    The constructive plan and the analytic bound come first, whatever the time limit; parts then have what is left of
+    it.
+
+    Parameters
+    ----------
+    problem
+        What to plan.
+    options
+        How to solve.
+    on_incumbent
+        Called with the first plan and each better one, and their bound in milliseconds.
+    cancel
+        A callable or an event that says whether to stop; the best plan so far is returned then.
+
+    Raises
+    ------
+    InfeasibleError
+        If no plan fits into memory; it says which limits would do.
+    MethodError
+        If the named method has no legal plan; it names methods that have.
+    """
+    options = options or Options()
+    search = Search(
+        problem,
+        [_lane(built) for built in best_per_placement(problem)],
+        time_limit_s=problem.time_limit_s if options.time_limit_s is None else options.time_limit_s,
+        cancelled=_asker(cancel),
+        on_incumbent=on_incumbent,
+    )
+    for part in options.parts:
+        for lane in search.lanes:
+            if not search.finished:
+                part(search, lane)
+    return search.best.answer
+
+
+def _lane(built: Built) -> Lane:
+    instance = built.problem.instance(built.placement)
+    return Lane(built.placement, instance, check(built.plan), lower_bound(instance))
+
+
+def _asker(cancel: Event | Callable[[], bool] | None) -> Callable[[], bool]:
+    if cancel is None:
+        return lambda: False
+    return cancel if callable(cancel) else cancel.is_set

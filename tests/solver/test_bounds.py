@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+
+from heuristic import Built, candidates
+from solver.bounds import RULES, Least, lower_bound
+from tests.heuristic.problems import linear, paper_problem, paper_rows
+from tests.solver.exact import optimum
+from tests.solver.tiny import tiny_problem
+from tests.strategies import problems
+from zbplan.problem import Problem
+
+
+def test_no_bound_is_above_the_exact_optimum_of_a_tiny_instance() -> None:
+    tight = dict.fromkeys(RULES, 0)
+    for seed in range(400):
+        instance = tiny_problem(seed).instance()
+        best = optimum(instance)
+        assert best is not None, seed
+        for rule in RULES:
+            bound = rule(Least(instance)).ticks
+            assert bound <= best, (seed, rule.__name__)
+            tight[rule] += bound == best
+    assert all(tight.values())
+
+
+@settings(deadline=None, max_examples=200)
+@given(problems(placements=("linear", "v", "interleaved")))
+def test_no_bound_is_above_any_legal_plan(problem: Problem) -> None:
+    bound = lower_bound(problem.instance()).ticks
+    assert all(bound <= made.measures.iteration for made in candidates(problem) if isinstance(made, Built))
+
+
+@pytest.mark.parametrize(
+    ("problem", "bound_ms"),
+    [
+        (linear(4, 2, 1, 1, 1), 11),
+        (linear(4, 1, 1, 1, 1), 9),
+        (linear(1, 4, 10, 10, 10), 120),
+        (linear(4, 8, 10, 10, [0, 10, 10, 10], comm=1), 273),
+        (linear(4, 8, 5, 5, 5, comm=20), 235),
+        (linear(64, 512, 10, 10, 10, comm=1), 16053),
+    ],
+)
+def test_bounds_known_by_hand_are_reached(problem: Problem, bound_ms: float) -> None:
+    instance = problem.instance()
+    assert instance.clock.value(lower_bound(instance).ticks) == bound_ms
+
+
+@pytest.mark.parametrize(
+    ("f", "b", "w", "comm", "m_b", "m_w", "span"),
+    [(10, 5, 10, 1, 10, 4, 174), (10, 10, 5, 0, 10, 0, 185)],
+)
+def test_a_formula_that_fits_the_paper_is_no_bound(
+    f: float, b: float, w: float, comm: float, m_b: float, m_w: float, span: float
+) -> None:
+    # m·T + (p - 1)(F + B - W + 4c) equals every 1p row of Table 5 and is wrong here: a legal span is shorter.
+    problem = linear(
+        4, 6, f, b, w, comm=comm, m_b_bytes=m_b, m_w_bytes=m_w, memory_limit="1x", optimizer="post_validated"
+    )
+    instance = problem.instance()
+    assert instance.clock.value(lower_bound(instance).ticks) <= span < 6 * (f + b + w) + 3 * (f + b - w + 4 * comm)
+
+
+def test_bw_that_is_faster_than_b_and_w_lowers_the_bound() -> None:
+    split = linear(1, 2, 2, 2, 2).instance()
+    fused = linear(1, 2, 2, 2, 2, t_bw_ms=3).instance()
+    clock = split.clock
+    assert (clock.value(lower_bound(split).ticks), clock.value(lower_bound(fused).ticks)) == (12, 10)
+
+
+def test_2p_of_the_1_5b_model_is_proven_optimal_by_the_last_device() -> None:
+    row = paper_rows()[0]
+    instance = paper_problem(row, memory_limit="2x", optimizer="post_validated").instance()
+    bound = lower_bound(instance)
+    assert instance.clock.value(bound.ticks) == pytest.approx(1152.599, abs=0.001)
+    assert re.search(r"device 7 waits 133.861 ms .* works 878.592 ms .* needs 140.146 ms to stage 0", bound.reason)
+
+
+def test_memory_that_holds_few_microbatches_is_named_as_the_reason() -> None:
+    row = paper_rows()[0]
+    bound = lower_bound(paper_problem(row, memory_limit="1x", optimizer="post_validated").instance())
+    assert bound.reason == (
+        "device 0 has 1102.68 ms of work; its first gradient comes back 283.192 ms later, "
+        "of which its memory lets it fill 148.176 ms with F"
+    )

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from heuristic import construct
+from heuristic.gpipe import gpipe
+from heuristic.zb_h2 import zb_h2
+from solver import LowerBound, Options, solve
+from solver.search import Lane, Search
+from tests.heuristic.problems import linear, published_rows
+from tests.strategies import problems
+from zbplan.errors import InfeasibleError, MethodError
+from zbplan.instance import Orders
+from zbplan.plan import Plan
+from zbplan.problem import Problem
+from zbplan.validate import validate
+
+
+@settings(deadline=None, max_examples=100)
+@given(problems(placements=("linear", "v", "interleaved")))
+def test_the_answer_is_legal_and_not_below_its_bound(problem: Problem) -> None:
+    plan = solve(problem)
+    assert validate(plan) == []
+    assert plan.bound.iteration_ms <= plan.metrics.iteration_ms
+    assert plan.bound.reason
+
+
+def test_published_rows_have_a_legal_plan_with_a_bound() -> None:
+    for row in published_rows():
+        plan = solve(Problem.parse(row["problem"]))
+        assert validate(plan) == [], row["id"]
+        assert 0 < plan.bound.iteration_ms <= plan.metrics.iteration_ms, row["id"]
+
+
+def test_the_answer_is_the_best_constructive_plan() -> None:
+    problem = linear(4, 8, 7, 8, 5, comm=0.5)
+    assert solve(problem).plan_id == construct(problem).plan_id
+
+
+def test_a_named_method_gives_exactly_that() -> None:
+    plan = solve(linear(4, 8, 1, 1, 1, method="gpipe"))
+    assert plan.provenance.method == "gpipe"
+    assert plan.bound.gap > 0.1
+
+
+def test_infeasible_and_impossible_requests_are_named() -> None:
+    with pytest.raises(InfeasibleError):
+        solve(linear(2, 2, 1, 1, 1, memory_limit=0))
+    with pytest.raises(MethodError):
+        solve(linear(4, 8, 1, 1, 1, memory_limit=4, method="gpipe"))
+
+
+def test_auto_placement_takes_the_better_one_with_its_own_bound() -> None:
+    profile = {"stages": 4, "t_f_ms": 1, "t_b_ms": 1, "t_w_ms": 1, "t_comm_ms": 1, "m_b_bytes": 1, "m_w_bytes": 1}
+    problem = Problem.parse({"profile": profile, "devices": 2, "microbatches": 4})
+    plan = solve(problem)
+    each = [solve(problem.on(placement)) for placement in problem.placements]
+    best = min(each, key=lambda other: other.metrics.iteration_ms)
+    assert len(each) == 2
+    assert (plan.placement, plan.metrics, plan.bound) == (best.placement, best.metrics, best.bound)
+
+
+def improving(search: Search, lane: Lane) -> None:
+    search.offer(lane, zb_h2(lane.instance), "part")
+
+
+def test_a_part_improves_the_plan_and_is_named_with_its_start() -> None:
+    heard: list[tuple[float, float]] = []
+    plan = solve(
+        linear(4, 8, 1, 1, 1, method="gpipe"),
+        options=Options(parts=(improving,)),
+        on_incumbent=lambda plan, bound: heard.append((plan.metrics.iteration_ms, bound)),
+    )
+    assert (plan.provenance.method, plan.provenance.warm_start) == ("part", "gpipe")
+    assert [iteration for iteration, _ in heard] == sorted((iteration for iteration, _ in heard), reverse=True)
+    assert len(heard) == 2
+    assert validate(plan) == []
+
+
+def test_a_better_bound_is_kept_and_heard_of() -> None:
+    heard: list[float] = []
+
+    def bounding(search: Search, lane: Lane) -> None:
+        better = LowerBound(lane.bound.ticks + 1, "a longer look")
+        search.raise_bound(lane, better)
+        search.raise_bound(lane, LowerBound(0, "worse"))
+
+    plan = solve(
+        linear(4, 8, 1, 1, 1, method="gpipe"),
+        options=Options(parts=(bounding,)),
+        on_incumbent=lambda _, bound: heard.append(bound),
+    )
+    assert plan.bound.reason == "a longer look"
+    assert heard == sorted(heard)
+    assert len(heard) == 2
+
+
+@pytest.mark.parametrize("lie", ["worse", "incomplete", "deadlock", "memory"])
+def test_a_part_that_offers_what_is_no_better_or_not_legal_changes_nothing(lie: str) -> None:
+    def lying(search: Search, lane: Lane) -> None:
+        instance = lane.instance
+        orders = gpipe(instance)
+        per_device = [orders.on(device) for device in range(instance.devices)]
+        if lie == "incomplete":
+            per_device = [ops[:-1] for ops in per_device]
+        elif lie == "deadlock":
+            per_device = [np.flip(ops) for ops in per_device]
+        assert not search.offer(lane, zb_h2(instance) if lie == "memory" else Orders.of(per_device), "liar")
+
+    problem = linear(4, 8, 1, 1, 1, method="1f1b", memory_limit=4)
+    assert solve(problem, options=Options(parts=(lying,))).provenance.method == "1f1b"
+
+
+def test_parts_do_not_run_once_cancelled_late_or_proven() -> None:
+    def unwanted(search: Search, lane: Lane) -> None:
+        raise AssertionError("ran")
+
+    options = Options(parts=(unwanted,))
+    stop = threading.Event()
+    stop.set()
+    open_problem = linear(4, 8, 1, 1, 1, method="gpipe")
+    assert solve(open_problem, options=options, cancel=stop).bound.gap > 0
+    assert solve(open_problem, options=options, cancel=lambda: True).bound.gap > 0
+    assert solve(open_problem, options=Options(time_limit_s=0, parts=(unwanted,))).bound.gap > 0
+    assert solve(linear(1, 2, 1, 1, 1), options=options).bound.proven_optimal
+
+
+def test_a_tenth_of_a_second_is_enough_for_a_legal_plan_with_a_bound() -> None:
+    problem = linear(8, 64, 18.5, 18.1, 9.3, comm=0.6, memory_limit=8)
+    plan = solve(problem.model_copy(update={"time_limit_s": 0.1}))
+    assert isinstance(plan, Plan)
+    assert 0 < plan.bound.iteration_ms <= plan.metrics.iteration_ms
