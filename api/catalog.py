@@ -1,0 +1,131 @@
+"""Catalog: what readers see of the store, serialized once and served many times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from api.resource import UNDER_WAY, Job, Representation, represent
+from api.shelf import Shelf
+from api.single_flight import SingleFlight
+from api.store import Store
+
+FRESH_S = 0.1
+"""For this long a representation is served without asking the store; workers and other replicas change it too."""
+
+ROOM_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A job and what is sent of it; ``seen`` is when the store last said so."""
+
+    job: Job
+    representation: Representation
+    seen: float
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a better plan may still come."""
+        return self.job.status in UNDER_WAY
+
+
+class Catalog:
+    """Reads jobs and plans, judging each stored plan once before it is served.
+
+    Parameters
+    ----------
+    store
+        Where they are.
+    is_sound
+        Judges a stored plan.
+    on_discard
+        Told the key of a problem whose damaged plan was thrown away.
+    """
+
+    def __init__(
+        self, store: Store, *, is_sound: Callable[[int], Awaitable[bool]], on_discard: Callable[[str], None]
+    ) -> None:
+        self._store = store
+        self._is_sound = is_sound
+        self._on_discard = on_discard
+        self._sound: set[int] = set()
+        self._shown: Shelf[Shown] = Shelf(ROOM_BYTES)
+        self._plans: Shelf[Representation] = Shelf(ROOM_BYTES)
+        self._loading: SingleFlight[Shown | None] = SingleFlight()
+        self._news = asyncio.Event()
+        self._closed = False
+
+    async def read(self, key: str) -> Shown | None:
+        """Return the resource with a key, at most ``FRESH_S`` old; None if there is none."""
+        shown = self._shown.get(key)
+        if shown is not None and asyncio.get_running_loop().time() - shown.seen < FRESH_S:
+            return shown
+        return await self._loading.run(key, lambda: self._load(key))
+
+    async def wait(self, key: str, until: Callable[[Shown], bool], seconds: float) -> Shown | None:
+        """Return the resource as soon as it is as wanted, or as it is when time is up or the service stops."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while True:
+            shown = await self.read(key)
+            left = deadline - loop.time()
+            if shown is None or until(shown) or left <= 0 or self._closed:
+                return shown
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), min(left, FRESH_S))
+
+    async def plan(self, plan_id: str) -> Representation | None:
+        """Return the first stored plan with an id; None if there is none."""
+        known = self._plans.get(plan_id)
+        while known is None:
+            row = await asyncio.to_thread(self._store.plan_row, plan_id)
+            if row is None:
+                return None
+            document = await self._document(row)
+            if document is not None:
+                known = await asyncio.to_thread(Representation.of, document)
+                self._plans.put(plan_id, known, len(document))
+        return known
+
+    def changed(self, key: str) -> None:
+        """Tell those who wait that a job has changed."""
+        self._shown.drop(key)
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def close(self) -> None:
+        """Let nobody wait any longer."""
+        self._closed = True
+        self._news.set()
+
+    async def _load(self, key: str) -> Shown | None:
+        seen = asyncio.get_running_loop().time()
+        job = await asyncio.to_thread(self._store.job, key)
+        if job is None:
+            return None
+        known = self._shown.get(key)
+        if known is not None and known.job == job:
+            representation = known.representation
+        else:
+            document = None if job.plan is None else await self._document(job.plan)
+            if document is None and job.plan is not None:
+                return await self._load(key)
+            representation = await asyncio.to_thread(represent, job, document)
+        shown = Shown(job, representation, seen)
+        self._shown.put(key, shown, len(representation.body))
+        return shown
+
+    async def _document(self, row: int) -> bytes | None:
+        """Return a stored plan; throw it away and return None if it is damaged."""
+        document = await asyncio.to_thread(self._store.document, row)
+        if document is not None and row not in self._sound and await self._is_sound(row):
+            self._sound.add(row)
+        if document is not None and row in self._sound:
+            return document
+        key = await asyncio.to_thread(self._store.discard, row)
+        if key is not None:
+            self._on_discard(key)
+        return None

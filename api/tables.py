@@ -1,0 +1,48 @@
+"""Tables: problems and the plans found for them."""
+
+from __future__ import annotations
+
+from sqlalchemy import ForeignKey, Index, LargeBinary
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """The schema."""
+
+
+class PlanRow(Base):
+    """A plan as it is served: the exact bytes, never changed.
+
+    ``digest`` is their SHA-256. A ``plan_id`` may stand here twice, with different bounds.
+    """
+
+    __tablename__ = "plans"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    plan_id: Mapped[str] = mapped_column(index=True)
+    key: Mapped[str]
+    iteration_ms: Mapped[float]
+    bound_ms: Mapped[float]
+    digest: Mapped[str]
+    document: Mapped[bytes] = mapped_column(LargeBinary)
+
+    __table_args__ = ({"sqlite_autoincrement": True},)  # the id of a row that was thrown away is not given again
+
+
+class ProblemRow(Base):
+    """A problem, how far its solve is, and its best plan so far."""
+
+    __tablename__ = "problems"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    problem: Mapped[bytes] = mapped_column(LargeBinary)
+    status: Mapped[str]
+    submitted_at: Mapped[str]
+    started_at: Mapped[str | None]
+    finished_at: Mapped[str | None]
+    time_limit_s: Mapped[float]
+    attempts: Mapped[int]
+    error: Mapped[bytes | None] = mapped_column(LargeBinary)
+    plan: Mapped[int | None] = mapped_column(ForeignKey("plans.id"))
+
+    __table_args__ = (Index("ix_problems_status_submitted_at", "status", "submitted_at"),)

@@ -1,0 +1,138 @@
+"""Real services for tests: a process of their own, a free loopback port, and no process left behind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 60
+SERVE = """
+import json, sys
+from api.server import serve
+from api.settings import Settings
+serve(Settings.parse_json(sys.argv[1]))
+"""
+
+_unlike = itertools.count(1)
+
+
+def problem(**changes: Any) -> dict[str, Any]:
+    """Return a small problem that no other call returns, unless its profile is given."""
+    profile = {
+        "stages": 4,
+        "t_f_ms": 10 + next(_unlike) / 1000,
+        "t_b_ms": 10,
+        "t_w_ms": 5,
+        "t_comm_ms": 0.5,
+        "m_b_bytes": 2,
+        "m_w_bytes": 1,
+    }
+    return {"profile": profile, "devices": 4, "microbatches": 8, "memory_limit": "1x", "time_limit_s": 10, **changes}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running service."""
+
+    process: subprocess.Popen[str]
+    url: str
+    database: Path
+
+    def client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=TIMEOUT_S, **options)
+
+    def post(self, problem: dict[str, Any], wait_s: int = 0) -> httpx.Response:
+        headers = {"Prefer": f"wait={wait_s}"} if wait_s else {}
+        with self.client() as client:
+            return client.post("/v1/plans", json=problem, headers=headers)
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        with self.client() as client:
+            return client.get(path, headers=headers)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit status; every worker must be gone soon after."""
+        self.process.send_signal(how)
+        status = self.process.wait(TIMEOUT_S)
+        wait_until(lambda: not members(self.process.pid))
+        return status
+
+
+@contextmanager
+def running(folder: Path, **settings: Any) -> Iterator[Server]:
+    """Run a service whose store is in a folder; solvers find the folder as ``ZBPLAN_TEST_FOLDER``."""
+    database = folder / "plans.sqlite3"
+    chosen = {"port": 0, "database_url": f"sqlite:///{database}", **settings}
+    with (folder / "log.txt").open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, json.dumps(chosen)],
+            cwd=ROOT,
+            env={**os.environ, "ZBPLAN_TEST_FOLDER": str(folder)},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        yield Server(process, _announced(process, folder), database)
+    finally:
+        process.terminate()
+        try:
+            process.wait(TIMEOUT_S)
+        finally:
+            left = [member for member in members(process.pid) if not _gone(member)]
+            for member in left:
+                os.kill(member, signal.SIGKILL)
+            process.wait(TIMEOUT_S)
+            if process.stdout is not None:
+                process.stdout.close()
+        assert not left, f"processes left behind: {left}"
+
+
+def _announced(process: subprocess.Popen[str], folder: Path) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("zbplan: listening on http://"), line + (folder / "log.txt").read_text()
+    return line.split()[-1]
+
+
+def _gone(member: int) -> bool:
+    try:
+        wait_until(lambda: not Path(f"/proc/{member}").exists())
+    except AssertionError:
+        return False
+    return True
+
+
+def members(session: int) -> list[int]:
+    """Return the processes of a session that live, its leader aside."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, of_session = status.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(of_session) == session and state != "Z" and int(status.parent.name) != session:
+            found.append(int(status.parent.name))
+    return found
+
+
+def wait_until(true: Callable[[], object], seconds: float = TIMEOUT_S) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not become true in time"
+        time.sleep(0.02)

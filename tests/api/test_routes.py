@@ -1,0 +1,192 @@
+"""What a client sees of the service, over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from api.resource import PlanResource
+from tests.api.servers import Server, problem
+from zbplan.plan import Plan
+from zbplan.problem import Problem
+from zbplan.validate import validate
+
+
+def test_health(server: Server) -> None:
+    answer = server.get("/healthz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+def test_post_that_waits_is_answered_with_a_legal_plan_and_its_bound(server: Server) -> None:
+    asked = problem()
+    answer = server.post(asked, wait_s=30)
+    assert answer.status_code == 200
+    assert answer.headers["preference-applied"] == "wait=30"
+    resource = PlanResource.parse_json(answer.content)
+    assert (resource.status, resource.error) == ("done", None)
+    assert resource.submitted_at <= (resource.started_at or "") <= (resource.finished_at or "")
+    assert resource.key == Problem.parse(asked).key == answer.headers["content-location"].removeprefix("/v1/plans/")
+    plan = resource.plan
+    assert plan is not None
+    assert validate(plan) == []
+    assert 0 < plan.bound.iteration_ms <= plan.metrics.iteration_ms
+
+
+def test_post_is_answered_at_once_with_a_constructive_plan(server: Server) -> None:
+    answer = server.post(problem())
+    assert answer.status_code in (200, 202)
+    plan = PlanResource.parse_json(answer.content).plan
+    assert plan is not None
+    assert validate(plan) == []
+
+
+def test_stored_plan_is_served_byte_for_byte(server: Server) -> None:
+    key = server.post(problem(), wait_s=30).json()["key"]
+    first, second = server.get(f"/v1/plans/{key}"), server.get(f"/v1/plans/{key}")
+    assert first.content == second.content
+    plan = Plan.parse(first.json()["plan"])
+    assert first.content.endswith(b',"plan":' + plan.to_json().encode() + b"}")
+
+
+def test_plan_by_id_is_immutable(server: Server) -> None:
+    plan = server.post(problem(), wait_s=30).json()["plan"]
+    answer = server.get(f"/v1/plans/by-id/{plan['plan_id']}")
+    assert answer.status_code == 200
+    assert "immutable" in answer.headers["cache-control"]
+    assert answer.json()["devices"] == plan["devices"]
+    again = server.get(f"/v1/plans/by-id/{plan['plan_id']}", **{"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_etag_is_the_digest_of_the_representation(server: Server) -> None:
+    key = server.post(problem(), wait_s=30).json()["key"]
+    answer = server.get(f"/v1/plans/{key}")
+    assert answer.headers["etag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
+
+
+@pytest.mark.parametrize("form", ["{}", "W/{}", '"other", {}', "*"])
+def test_what_the_client_has_is_not_sent_again(server: Server, form: str) -> None:
+    key = server.post(problem(), wait_s=30).json()["key"]
+    etag = server.get(f"/v1/plans/{key}").headers["etag"]
+    answer = server.get(f"/v1/plans/{key}", **{"If-None-Match": form.format(etag)})
+    assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
+
+
+def test_another_representation_is_sent(server: Server) -> None:
+    key = server.post(problem(), wait_s=30).json()["key"]
+    assert server.get(f"/v1/plans/{key}", **{"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_name_environment_and_spacing_do_not_change_the_answer(server: Server) -> None:
+    asked = problem()
+    named = {**asked, "profile": {**asked["profile"], "name": "other", "environment": {"device": "A100"}}}
+    first = server.post(asked, wait_s=30)
+    with server.client(headers={"Content-Type": "application/json"}) as client:
+        second = client.post("/v1/plans", content=json.dumps(named, indent=3), headers={"Prefer": "wait=30"})
+    assert first.content == second.content
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"memory_limit": "2x"}, {"optimizer": "post_validated"}, {"method": "zb_h1"}, {"microbatches": 9}],
+)
+def test_what_changes_the_plan_changes_the_key(server: Server, change: dict[str, Any]) -> None:
+    asked = problem()
+    assert server.post(asked).json()["key"] != server.post({**asked, **change}).json()["key"]
+
+
+@pytest.mark.parametrize(("devices", "microbatches"), [(1, 4), (4, 1), (4, 2), (8, 1)])
+def test_few_devices_and_few_microbatches_have_plans(server: Server, devices: int, microbatches: int) -> None:
+    asked = problem(devices=devices, microbatches=microbatches, memory_limit=None)
+    asked["profile"]["stages"] = devices
+    answer = server.post(asked, wait_s=30)
+    assert answer.status_code == 200
+    assert validate(Plan.parse(answer.json()["plan"])) == []
+
+
+def test_infeasible_problem_is_told_the_smallest_limits(server: Server) -> None:
+    asked = problem(memory_limit=[2, 1, 2, 1.9])
+    answer = server.post(asked)
+    assert_problem_details(answer, 422, "infeasible")
+    assert answer.json()["smallest_limit_bytes"] == [2, 2, 2, 2]
+    assert [item["found"] for item in answer.json()["errors"]] == ["1 bytes on device 1", "1.9 bytes on device 3"]
+    assert server.get(f"/v1/plans/{Problem.parse(asked).key}").status_code == 404
+    assert server.post({**asked, "memory_limit": answer.json()["smallest_limit_bytes"]}).status_code in (200, 202)
+
+
+def test_method_without_a_plan_names_those_that_have_one(server: Server) -> None:
+    asked = problem(method="gpipe", memory_limit=2)
+    answer = server.post(asked)
+    assert_problem_details(answer, 422, "method")
+    assert answer.json()["errors"][0]["path"] == "$.method"
+    instead = answer.json()["methods"]
+    assert server.post({**asked, "method": instead[0]}).status_code in (200, 202)
+    assert server.get(f"/v1/plans/{Problem.parse(asked).key}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v1/plans/nothing", "/v1/plans/" + "0" * 64, "/v1/plans/by-id/" + "0" * 64])
+def test_unknown_plan(server: Server, path: str) -> None:
+    assert_problem_details(server.get(path), 404, "not_found")
+
+
+def test_unknown_route_and_method(server: Server) -> None:
+    assert_problem_details(server.get("/v1/nothing"), 404, "http")
+    with server.client() as client:
+        answer = client.put("/v1/plans")
+    assert_problem_details(answer, 405, "http")
+    assert "POST" in answer.headers["allow"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json-seq"}])
+def test_body_must_be_declared_as_json(server: Server, headers: dict[str, str]) -> None:
+    with server.client() as client:
+        answer = client.post("/v1/plans", content=json.dumps(problem()), headers=headers)
+    assert_problem_details(answer, 415, "unsupported_media_type")
+
+
+def test_content_type_may_have_parameters(server: Server) -> None:
+    headers = {"Content-Type": "Application/JSON; charset=utf-8"}
+    with server.client(headers=headers) as client:
+        assert client.post("/v1/plans", content=json.dumps(problem())).status_code in (200, 202)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_body_too_large(server: Server, chunked: bool) -> None:
+    body = b" " * 200_001
+    with server.client(headers={"Content-Type": "application/json"}) as client:
+        answer = client.post("/v1/plans", content=iter([body[:1000], body[1000:]]) if chunked else body)
+    assert_problem_details(answer, 413, "too_large")
+
+
+def test_openapi_describes_every_answer(server: Server) -> None:
+    document = server.get("/openapi.json").json()
+    references = {value for name, value in walk(document) if name == "$ref"}
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert references <= known
+    assert {"Problem", "PlanResource", "Plan", "ErrorDocument"} <= set(document["components"]["schemas"])
+    assert set(document["paths"]) == {"/v1/plans", "/v1/plans/{key}", "/v1/plans/by-id/{plan_id}", "/healthz"}
+
+
+def test_openapi_example_can_be_sent_as_it_is(server: Server) -> None:
+    document = server.get("/openapi.json").json()
+    body = document["paths"]["/v1/plans"]["post"]["requestBody"]["content"]["application/json"]
+    assert server.post(body["example"], wait_s=30).status_code == 200
+
+
+def walk(value: Any, name: str = "") -> list[tuple[str, Any]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [(name, value)] * isinstance(value, str) + [pair for key, item in inner for pair in walk(item, str(key))]
+
+
+def assert_problem_details(answer: httpx.Response, status: int, name: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document = answer.json()
+    assert (document["status"], document["type"]) == (status, f"urn:zbplan:error:{name}")
+    assert all(set(item) == {"path", "found", "needed"} for item in document["errors"])
+    assert document["title"]
+    assert document["detail"]
