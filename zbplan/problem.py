@@ -62,7 +62,8 @@ class Problem(Record):
         ``linear``, ``interleaved``, ``v``, ``auto`` (the best that the stages allow), or a list of stages per device.
     memory_limit
         Bytes per device, static memory included; a list of bytes per device; ``"kx"``, which is k · p · the largest
-        sum over a device's stages of max(M_B, M_W), plus its static memory; or None.
+        sum over a device's stages of max(M_B, M_W), plus the device's static memory and what its ops use inside
+        (so that "1x" is room for 1F1B); or None.
     optimizer
         ``synchronous`` minimises the makespan, ``post_validated`` the longest device span (Appendix G, eq. 3).
     method
@@ -176,12 +177,10 @@ class Problem(Record):
 
     def _multiple(self, k: Decimal, placement: Placement) -> list[float]:
         held = self._per_stage_max("m_b_bytes", "m_w_bytes")
-        static = self._per_stage_max("m_static_bytes")
-        largest = max(sum((held[stage] for stage in stages), Decimal(0)) for stages in placement)
-        return [
-            float(k * self.devices * largest + sum((static[stage] for stage in stages), Decimal(0)))
-            for stages in placement
-        ]
+        static, peak = self._per_stage_max("m_static_bytes"), self._per_stage_max("m_peak_bytes")
+        shared = k * self.devices * max(sum((held[stage] for stage in stages), Decimal(0)) for stages in placement)
+        own = [sum((static[stage] for stage in stages), max(peak[stage] for stage in stages)) for stages in placement]
+        return [float(shared + each) for each in own]
 
     def _per_stage_max(self, *names: str) -> list[Decimal]:
         columns = [self.canonical_profile[name] for name in names]

@@ -115,10 +115,11 @@ def test_transfer_times_of_another_placement_are_refused() -> None:
         problem(profile, placement="interleaved")
 
 
-def test_multiple_counts_the_heaviest_device_and_each_device_keeps_its_static_memory() -> None:
-    profile = {"stages": 8, "m_b_bytes": [1, 2, 3, 4, 5, 6, 7, 8], "m_static_bytes": 10, "m_w_bytes": 0}
-    asked = problem(profile, placement="v", memory_limit="0.5x")
-    assert asked.limits(asked.placements[0]) == [0.5 * 4 * 9 + 20] * 4
+def test_multiple_counts_the_heaviest_device_and_each_keeps_its_static_and_inner_memory() -> None:
+    profile = {"stages": 8, "m_b_bytes": [1, 2, 3, 4, 5, 6, 7, 8], "m_w_bytes": 0}
+    extra = {"m_static_bytes": 10, "m_peak_bytes": [1, 0, 0, 0, 0, 0, 0, 3]}
+    asked = problem({**profile, **extra}, placement="v", memory_limit="0.5x")
+    assert asked.limits(asked.placements[0]) == [18 + 20 + 3, 18 + 20, 18 + 20, 18 + 20]
 
 
 def test_auto_placement_offers_what_the_stages_allow() -> None:
