@@ -9,6 +9,9 @@ says what is preferred; that the orders are legal, fit into memory and end is th
   one to reach all the device's stages, and for the highest peak. So the oldest microbatch can always go on, the next
   one after it, and nothing can deadlock.
 - B runs as BW where splitting it would not fit.
+
+The kernels work on a few wide tables instead of one array per quantity: passing an array between compiled functions
+costs more than the few numbers that one decision reads.
 """
 
 from __future__ import annotations
@@ -18,17 +21,22 @@ from typing import NamedTuple
 import numpy as np
 
 from zbplan.instance import BW, B, BoolArray, F, Instance, IntArray, Orders, W
-from zbplan.jit import kernel
+from zbplan.jit import inlined, kernel
 
 NEVER = 1 << 62
 
-FORWARDS, BACKWARDS = 0, 1
-"""Rows of ``_Run.done``."""
+DURATION, HOLD, RELEASE = range(3)
+"""Columns of the table of ops."""
 
-LIVE, PENDING, CLOCK, PENDING_COUNT, WEIGHTS, LENGTH = range(6)
-"""Rows of ``_Run.state``; columns are devices.
+DEVICE, FORWARD_LAG, BACKWARD_LAG, SPLIT, KEY, CAP, DONE = 0, 1, 2, 3, 4, 6, 8
+"""Columns of the table of stages; KEY and DONE have one for F and one for B, CAP one for each phase."""
 
-Memory held, and held for pending W alone; end of the last op; number of pending W, of W done; number of ops.
+FIRST, LAST, ROOM, WHOLE, PEAK, BACKLOG, LIVE, DRAINABLE, PENDING, WEIGHTS, LENGTH, CLOCK, WAKE = range(13)
+"""Columns of the table of devices.
+
+Range in the list of stages; memory for activations, for one microbatch on all its stages, and the highest peak; see
+``Policy.backlog``; memory held, and held for pending W; number of pending W, of W done, of ops; end of the last op; when
+to choose the next one.
 """
 
 
@@ -39,22 +47,22 @@ class Policy(NamedTuple):
     ----------
     launch : int64[microbatches]
         The sequence in which microbatches enter every stage.
-    key : int64[2, stages]
-        Of the n-th F (row 0) and B or BW (row 1) of a stage the key is ``key + n * step``; smaller keys go first.
+    key : int64[stages, 2]
+        Of the n-th F (column 0) and B or BW (column 1) of a stage the key is ``key + n * step``; smaller keys go first.
     step : int
         See ``key``; 0 makes keys static priorities.
     slack : int
         An op whose key exceeds the device's smallest unfinished key by more than this waits.
     patience : int
         Ticks for which a device stays free for an op with a smaller key.
-    caps : int64[2, stages]
-        Microbatches between F and B on a stage, before (row 0) and after (row 1) the device's first B.
+    caps : int64[stages, 2]
+        Microbatches between F and B on a stage, before (column 0) and after (column 1) the device's first B.
     weight_gap : float
         W runs in a gap of at least this part of its duration.
     backlog : int64[devices]
         Pending W above which W goes before everything else.
-    fused : bool[stages]
-        Stages that run BW although they could split it.
+    split : bool[stages]
+        False where a stage runs BW although it could split it.
     """
 
     launch: IntArray
@@ -65,43 +73,18 @@ class Policy(NamedTuple):
     caps: IntArray
     weight_gap: float
     backlog: IntArray
-    fused: BoolArray
+    split: BoolArray
 
 
 class Task(NamedTuple):
-    """The parts of an instance that the kernels read, with per-device sums worked out."""
+    """An instance as the kernels read it: tables of ops, stages and devices, and each device's stages in one list."""
 
-    duration: IntArray
-    device_of: IntArray
-    stage_offsets: IntArray
-    stages: IntArray
-    forward_lag: IntArray
-    backward_lag: IntArray
-    hold: IntArray
-    release: IntArray
-    peak: IntArray
-    highest_peak: IntArray
-    whole: IntArray
-    room: IntArray
-    splittable: BoolArray
-
-
-class _Run(NamedTuple):
-    """The schedule under construction.
-
-    ``done`` counts F and B per stage; the second axis of the arrivals is the position in the launch sequence, -1 is
-    not known yet; ``pending`` is a queue of W per device; ``winner`` is a tree over devices whose root, ``winner[1]``,
-    has the earliest ``wake``.
-    """
-
-    done: IntArray
-    state: IntArray
-    forward_arrival: IntArray
-    backward_arrival: IntArray
-    pending: IntArray
     ops: IntArray
-    wake: IntArray
-    winner: IntArray
+    stages: IntArray
+    devices: IntArray
+    held: IntArray
+    peak: IntArray
+    splittable: BoolArray
 
 
 def task_of(instance: Instance, room: IntArray | None = None) -> Task:
@@ -115,234 +98,307 @@ def task_of(instance: Instance, room: IntArray | None = None) -> Task:
     room = instance.room if room is None else room
     if (room < instance.smallest_room).any():
         raise ValueError("a device has less room than the smallest under which a plan exists")
-    stages_of = [list(stages) for stages in instance.stages_of]
-    offsets = np.zeros(instance.devices + 1, dtype=np.int64)
-    np.cumsum([len(stages) for stages in stages_of], out=offsets[1:])
+    stages = np.zeros((instance.stages, 10), dtype=np.int64)
+    stages[:, DEVICE] = instance.device_of
+    stages[:-1, FORWARD_LAG], stages[:-1, BACKWARD_LAG] = instance.forward_lag, instance.backward_lag
+    devices = np.zeros((instance.devices, 13), dtype=np.int64)
+    devices[:, LAST] = np.cumsum([len(held) for held in instance.stages_of])
+    devices[1:, FIRST] = devices[:-1, LAST]
+    devices[:, ROOM] = room
+    devices[:, WHOLE] = [instance.hold[F, list(held)].sum(axis=0).max() for held in instance.stages_of]
+    devices[:, PEAK] = [instance.peak[list(held)].max() for held in instance.stages_of]
     return Task(
-        duration=instance.duration,
-        device_of=instance.device_of,
-        stage_offsets=offsets,
-        stages=np.concatenate(stages_of).astype(np.int64),
-        forward_lag=instance.forward_lag,
-        backward_lag=instance.backward_lag,
-        hold=instance.hold,
-        release=instance.release,
-        peak=instance.peak,
-        highest_peak=np.array([instance.peak[stages].max() for stages in stages_of]),
-        whole=np.array([instance.hold[F, stages].sum(axis=0).max() for stages in stages_of]),
-        room=room,
+        ops=np.stack([instance.duration, instance.hold, instance.release], axis=-1).reshape(-1, 3),
+        stages=stages,
+        devices=devices,
+        held=np.concatenate([np.array(held, dtype=np.int64) for held in instance.stages_of]),
+        peak=instance.peak.ravel(),
         splittable=instance.splittable,
     )
 
 
 def list_schedule(task: Task, policy: Policy) -> Orders:
     """Return the orders of one pass under a policy."""
-    run = _pass(task, policy)
-    return Orders.of([run.ops[device, :length] for device, length in enumerate(run.state[LENGTH].tolist())])
+    ops, devices = _pass(
+        task.ops,
+        _stage_table(task, policy),
+        _device_table(task, policy),
+        task.held,
+        task.peak,
+        policy.launch,
+        policy.step,
+        policy.slack,
+        policy.patience,
+        policy.weight_gap,
+    )
+    return Orders.of([ops[device, :length] for device, length in enumerate(devices[: len(ops), LENGTH].tolist())])
+
+
+def _stage_table(task: Task, policy: Policy) -> IntArray:
+    table = task.stages.copy()
+    table[:, SPLIT] = task.splittable & policy.split
+    table[:, KEY : KEY + 2] = policy.key
+    table[:, CAP : CAP + 2] = policy.caps
+    return table
+
+
+def _device_table(task: Task, policy: Policy) -> IntArray:
+    table = task.devices.copy()
+    table[:, BACKLOG] = policy.backlog
+    return table
 
 
 @kernel
-def _pass(task: Task, policy: Policy) -> _Run:
-    run = _start(task)
+def _pass(
+    ops: IntArray,
+    stages: IntArray,
+    devices: IntArray,
+    held: IntArray,
+    peak: IntArray,
+    launch: IntArray,
+    step: int,
+    slack: int,
+    patience: int,
+    weight_gap: float,
+) -> tuple[IntArray, IntArray]:
+    """Return the ops that each device runs, and the table of devices, whose LENGTH says how many."""
+    m = len(launch)
+    widest = (devices[:, LAST] - devices[:, FIRST]).max() * m
+    pending = np.zeros((len(devices), widest), dtype=np.int64)
+    done = np.zeros((len(devices), 3 * widest), dtype=np.int64)
+    arrival = np.full((2, len(stages), m), -1, dtype=np.int64)
+    arrival[F, 0] = 0
+    winner = _tournament(len(devices))
     while True:
-        device = run.winner[1]
-        now = run.wake[device]
+        device = winner[1]
+        now = devices[device, WAKE] if device >= 0 else NEVER
         if now >= NEVER:
-            return run
-        kind, stage, start = _choose(task, policy, run, device, now)
-        if kind < 0:
-            _set_wake(run, device, start)
+            return done, devices
+        kind, stage, start, soonest = _best(
+            ops, stages, devices, held, launch, arrival, device, now, step, slack, patience
+        )
+        gap = (soonest if kind < 0 else start) - now
+        fits = kind < 0 or _fits(ops, stages, devices, held, peak, launch, device, kind, stage)
+        if devices[device, PENDING] > 0 and (
+            not fits or _weight_is_due(ops, devices, pending, len(peak), device, gap, weight_gap)
+        ):
+            _weight(ops, devices, pending, done, len(peak), device, now)
+        elif kind < 0:
+            devices[device, WAKE] = NEVER if soonest >= NEVER else soonest - patience
         else:
-            _commit(task, policy, run, kind, stage, now, start)
+            kind = BW if kind == B and not (fits and stages[stage, SPLIT]) else kind
+            _run(ops, stages, devices, launch, pending, done, kind, stage, start)
+            _tell(stages, devices, arrival, winner, kind, stage, now)
+        _replay(devices, winner, device)
 
 
-@kernel
-def _start(task: Task) -> _Run:
-    _, stages, microbatches = task.duration.shape
-    devices = len(task.room)
-    widest = np.diff(task.stage_offsets).max() * microbatches
+@inlined
+def _tournament(devices: int) -> IntArray:
+    """Return a tree whose root, at 1, is the device with the earliest WAKE; all wake at 0. -1 stands for none."""
     leaves = 1
     while leaves < devices:
         leaves *= 2
-    run = _Run(
-        np.zeros((2, stages), dtype=np.int64),
-        np.zeros((6, devices), dtype=np.int64),
-        np.full((stages, microbatches), -1, dtype=np.int64),
-        np.full((stages, microbatches), -1, dtype=np.int64),
-        np.zeros((devices, widest), dtype=np.int64),
-        np.zeros((devices, 3 * widest), dtype=np.int64),
-        np.full(leaves, NEVER, dtype=np.int64),
-        np.zeros(2 * leaves, dtype=np.int64),
-    )
-    run.forward_arrival[0] = 0
-    run.winner[leaves:] = np.arange(leaves)
-    for leaf in range(leaves):
-        _set_wake(run, leaf, 0 if leaf < devices else NEVER)
-    return run
+    winner = np.full(2 * leaves, -1, dtype=np.int64)
+    for device in range(devices):
+        winner[leaves + device] = device
+    for node in range(leaves - 1, 0, -1):
+        winner[node] = winner[2 * node]
+    return winner
 
 
-@kernel
-def _set_wake(run: _Run, device: int, time: int) -> None:
-    run.wake[device] = time
-    node = (len(run.wake) + device) // 2
+@inlined
+def _replay(devices: IntArray, winner: IntArray, device: int) -> None:
+    """Let a device whose WAKE has changed play its way up to the root again."""
+    node = (len(winner) // 2 + device) // 2
     while node > 0:
-        left, right = run.winner[2 * node], run.winner[2 * node + 1]
-        run.winner[node] = left if run.wake[left] <= run.wake[right] else right
+        left, right = winner[2 * node], winner[2 * node + 1]
+        later = right >= 0 and devices[right, WAKE] < devices[left, WAKE]
+        winner[node] = right if later else left
         node //= 2
 
 
-@kernel
-def _choose(task: Task, policy: Policy, run: _Run, device: int, now: int) -> tuple[int, int, int]:
-    """Return kind, stage and start of the device's next op, or kind -1 and when to choose again."""
-    kind, stage, start, soonest = _best(task, policy, run, device, now)
-    if run.state[PENDING_COUNT, device] > 0:
-        gap = (soonest if kind < 0 else start) - now
-        cell = run.pending[device, run.state[WEIGHTS, device]]
-        if (
-            run.state[PENDING_COUNT, device] > policy.backlog[device]
-            or gap >= NEVER // 2
-            or gap >= policy.weight_gap * task.duration[W].ravel()[cell]
-            or not _fits(task, policy, run, device, kind, stage)
-        ):
-            return W, cell // task.duration.shape[2], now
-    if kind < 0:
-        return -1, 0, NEVER if soonest >= NEVER else soonest - policy.patience
-    if kind == B and (
-        policy.fused[stage] or not task.splittable[stage] or not _fits(task, policy, run, device, B, stage)
-    ):
-        kind = BW
-    return kind, stage, start
-
-
-@kernel
-def _best(task: Task, policy: Policy, run: _Run, device: int, now: int) -> tuple[int, int, int, int]:
+@inlined
+def _best(
+    ops: IntArray,
+    stages: IntArray,
+    devices: IntArray,
+    held: IntArray,
+    launch: IntArray,
+    arrival: IntArray,
+    device: int,
+    now: int,
+    step: int,
+    slack: int,
+    patience: int,
+) -> tuple[int, int, int, int]:
     """Return kind (-1 for none), stage and start of the best F or B, and the soonest arrival of one out of reach."""
-    microbatches = task.duration.shape[2]
-    first, last = task.stage_offsets[device], task.stage_offsets[device + 1]
-    oldest = run.done[BACKWARDS, task.stages[first]]
-    phase = 1 if run.done[BACKWARDS, task.stages[last - 1]] > 0 else 0
-    limit = _key_limit(task, policy, run, device)
+    first, last = devices[device, FIRST], devices[device, LAST]
+    oldest = stages[held[first], DONE + B]
+    phase = 1 if stages[held[last - 1], DONE + B] > 0 else 0
+    limit = _key_limit(stages, held, first, last, len(launch), step, slack)
     best_kind, best_stage, best_start, best_key, soonest = -1, 0, now, NEVER, NEVER
     for at in range(first, last):
-        stage = task.stages[at]
+        stage = held[at]
         for kind in (F, B):
-            position = run.done[kind, stage]
-            if position == microbatches:
+            position = stages[stage, DONE + kind]
+            if position == len(launch):
                 continue
-            arrival = run.forward_arrival[stage, position] if kind == F else run.backward_arrival[stage, position]
-            key = policy.key[kind, stage] + position * policy.step
-            if arrival < 0 or key >= best_key or (key > limit and position != oldest):
+            ready = arrival[kind, stage, position]
+            key = stages[stage, KEY + kind] + position * step
+            if ready < 0 or key >= best_key or (key > limit and position != oldest):
                 continue
-            if kind == F and not _may_enter(task, policy, run, device, stage, phase):
+            if kind == F and not _may_enter(ops, stages, devices, held, launch, device, stage, phase):
                 continue
-            if arrival > now + policy.patience:
-                soonest = min(soonest, arrival)
+            if ready > now + patience:
+                soonest = min(soonest, ready)
                 continue
-            best_kind, best_stage, best_start, best_key = kind, stage, max(now, arrival), key
+            best_kind, best_stage, best_start, best_key = kind, stage, max(now, ready), key
     return best_kind, best_stage, best_start, soonest
 
 
-@kernel
-def _key_limit(task: Task, policy: Policy, run: _Run, device: int) -> int:
+@inlined
+def _key_limit(
+    stages: IntArray, held: IntArray, first: int, last: int, microbatches: int, step: int, slack: int
+) -> int:
     """Return the largest key that may run now."""
-    if policy.slack >= NEVER:
+    if slack >= NEVER:
         return NEVER
     smallest = NEVER
-    for at in range(task.stage_offsets[device], task.stage_offsets[device + 1]):
-        stage = task.stages[at]
-        for kind in (F, B):
-            if run.done[kind, stage] < task.duration.shape[2]:
-                smallest = min(smallest, policy.key[kind, stage] + run.done[kind, stage] * policy.step)
-    return smallest + policy.slack
-
-
-@kernel
-def _may_enter(task: Task, policy: Policy, run: _Run, device: int, stage: int, phase: int) -> bool:
-    """Return whether caps and memory, with every pending W done, let the next F of a stage start."""
-    position = run.done[FORWARDS, stage]
-    if position - run.done[BACKWARDS, stage] >= policy.caps[phase, stage]:
-        return False
-    first, last = task.stage_offsets[device], task.stage_offsets[device + 1]
-    oldest = run.done[BACKWARDS, task.stages[first]]
-    if position == oldest and run.done[FORWARDS, task.stages[first]] <= oldest + 1:
-        return True
-    hold = task.hold[F, stage, policy.launch[position]]
-    live = run.state[LIVE, device] - run.state[PENDING, device] + hold + task.highest_peak[device]
-    held = hold if position == oldest else 0
     for at in range(first, last):
-        if run.done[FORWARDS, task.stages[at]] > oldest and run.done[BACKWARDS, task.stages[at]] <= oldest:
-            held += task.hold[F, task.stages[at], policy.launch[oldest]]
-    return bool(live + max(0, task.whole[device] - held) <= task.room[device])
+        for kind in (F, B):
+            position = stages[held[at], DONE + kind]
+            if position < microbatches:
+                smallest = min(smallest, stages[held[at], KEY + kind] + position * step)
+    return smallest + slack
 
 
-@kernel
-def _fits(task: Task, policy: Policy, run: _Run, device: int, kind: int, stage: int) -> bool:
-    """Return whether memory has room for the next F, B or BW of a stage beside the pending W."""
-    if kind < 0:
+@inlined
+def _may_enter(
+    ops: IntArray,
+    stages: IntArray,
+    devices: IntArray,
+    held: IntArray,
+    launch: IntArray,
+    device: int,
+    stage: int,
+    phase: int,
+) -> bool:
+    """Return whether caps and memory, with every pending W done, let the next F of a stage start."""
+    position = stages[stage, DONE + F]
+    if position - stages[stage, DONE + B] >= stages[stage, CAP + phase]:
+        return False
+    first, last = devices[device, FIRST], devices[device, LAST]
+    oldest = stages[held[first], DONE + B]
+    if position == oldest and stages[held[first], DONE + F] <= oldest + 1:
         return True
-    first = task.stages[task.stage_offsets[device]]
-    entered, left = run.done[FORWARDS, first], run.done[BACKWARDS, first]
-    position = run.done[kind, stage]
-    microbatch = policy.launch[position]
-    alone = position == left and entered <= left + 1 and run.state[PENDING_COUNT, device] == 0
-    peak = task.peak[stage, microbatch] if alone else task.highest_peak[device]
-    split = kind == F or (task.splittable[stage] and not policy.fused[stage])
-    hold = task.hold[kind, stage, microbatch] if split else 0
-    return bool(run.state[LIVE, device] + hold + peak <= task.room[device])
+    hold = ops[stage * len(launch) + launch[position], HOLD]
+    live = devices[device, LIVE] - devices[device, DRAINABLE] + hold + devices[device, PEAK]
+    of_oldest = hold if position == oldest else 0
+    for at in range(first, last):
+        other = held[at]
+        if stages[other, DONE + F] > oldest and stages[other, DONE + B] <= oldest:
+            of_oldest += ops[other * len(launch) + launch[oldest], HOLD]
+    return bool(live + max(0, devices[device, WHOLE] - of_oldest) <= devices[device, ROOM])
 
 
-@kernel
-def _commit(task: Task, policy: Policy, run: _Run, kind: int, stage: int, now: int, start: int) -> None:
-    """Run an op: account for time and memory, tell its consumer, and wake who may act on it."""
-    _, stages, microbatches = task.duration.shape
-    device = task.device_of[stage]
-    state = run.state
-    if kind == W:
-        microbatch = run.pending[device, state[WEIGHTS, device]] % microbatches
-        state[WEIGHTS, device] += 1
-        state[PENDING_COUNT, device] -= 1
-        state[PENDING, device] -= task.release[W, stage, microbatch]
-    else:
-        microbatch = policy.launch[run.done[F if kind == F else B, stage]]
-    end = start + task.duration[kind, stage, microbatch]
-    state[LIVE, device] += task.hold[kind, stage, microbatch] - task.release[kind, stage, microbatch]
-    run.ops[device, state[LENGTH, device]] = (kind * stages + stage) * microbatches + microbatch
-    state[LENGTH, device] += 1
+@inlined
+def _fits(
+    ops: IntArray,
+    stages: IntArray,
+    devices: IntArray,
+    held: IntArray,
+    peak: IntArray,
+    launch: IntArray,
+    device: int,
+    kind: int,
+    stage: int,
+) -> bool:
+    """Return whether memory has room for the next F, B or BW of a stage beside the pending W."""
+    first = held[devices[device, FIRST]]
+    position = stages[stage, DONE + kind]
+    cell = stage * len(launch) + launch[position]
+    entered, left = stages[first, DONE + F], stages[first, DONE + B]
+    alone = position == left and entered <= left + 1 and devices[device, PENDING] == 0
+    needed = peak[cell] if alone else devices[device, PEAK]
+    if kind == F or stages[stage, SPLIT]:
+        needed += ops[kind * len(peak) + cell, HOLD]
+    return bool(devices[device, LIVE] + needed <= devices[device, ROOM])
+
+
+@inlined
+def _weight_is_due(
+    ops: IntArray, devices: IntArray, pending: IntArray, cells: int, device: int, gap: int, weight_gap: float
+) -> bool:
+    """Return whether the next pending W should run now, given the gap until something else can."""
+    cell = pending[device, devices[device, WEIGHTS]]
+    late = devices[device, PENDING] > devices[device, BACKLOG] or gap >= NEVER // 2
+    return bool(late or gap >= weight_gap * ops[W * cells + cell, DURATION])
+
+
+@inlined
+def _weight(
+    ops: IntArray, devices: IntArray, pending: IntArray, done: IntArray, cells: int, device: int, now: int
+) -> None:
+    """Run the pending W that has waited longest."""
+    op = W * cells + pending[device, devices[device, WEIGHTS]]
+    devices[device, WEIGHTS] += 1
+    devices[device, PENDING] -= 1
+    devices[device, DRAINABLE] -= ops[op, RELEASE]
+    _book(ops, devices, done, device, op, now)
+
+
+@inlined
+def _run(
+    ops: IntArray,
+    stages: IntArray,
+    devices: IntArray,
+    launch: IntArray,
+    pending: IntArray,
+    done: IntArray,
+    kind: int,
+    stage: int,
+    start: int,
+) -> None:
+    """Run the next F, B or BW of a stage."""
+    device = stages[stage, DEVICE]
+    cells = len(stages) * len(launch)
+    column = DONE + (F if kind == F else B)
+    cell = stage * len(launch) + launch[stages[stage, column]]
+    stages[stage, column] += 1
     if kind == B:
-        run.pending[device, state[WEIGHTS, device] + state[PENDING_COUNT, device]] = stage * microbatches + microbatch
-        state[PENDING_COUNT, device] += 1
-        state[PENDING, device] += task.release[W, stage, microbatch]
-    if kind == F:
-        _forwarded(task, run, stage, now, end)
-    elif kind != W:
-        _backwarded(task, run, stage, now, end)
-    state[CLOCK, device] = end
-    _set_wake(run, device, end)
+        pending[device, devices[device, WEIGHTS] + devices[device, PENDING]] = cell
+        devices[device, PENDING] += 1
+        devices[device, DRAINABLE] += ops[W * cells + cell, RELEASE]
+    _book(ops, devices, done, device, kind * cells + cell, start)
 
 
-@kernel
-def _forwarded(task: Task, run: _Run, stage: int, now: int, end: int) -> None:
-    stages = task.duration.shape[1]
-    position = run.done[FORWARDS, stage]
-    run.done[FORWARDS, stage] += 1
-    if stage == stages - 1:
-        run.backward_arrival[stage, position] = end
+@inlined
+def _book(ops: IntArray, devices: IntArray, done: IntArray, device: int, op: int, start: int) -> None:
+    """Write an op down and account for its time and memory."""
+    done[device, devices[device, LENGTH]] = op
+    devices[device, LENGTH] += 1
+    devices[device, LIVE] += ops[op, HOLD] - ops[op, RELEASE]
+    devices[device, CLOCK] = devices[device, WAKE] = start + ops[op, DURATION]
+
+
+@inlined
+def _tell(
+    stages: IntArray, devices: IntArray, arrival: IntArray, winner: IntArray, kind: int, stage: int, now: int
+) -> None:
+    """Tell the consumer of the op that a stage has just been given when its input arrives; wake it if it idles."""
+    end = devices[stages[stage, DEVICE], CLOCK]
+    if kind == F and stage == len(stages) - 1:
+        arrival[B, stage, stages[stage, DONE + F] - 1] = end
         return
-    run.forward_arrival[stage + 1, position] = end + task.forward_lag[stage]
-    _rouse(run, task.device_of[stage + 1], now)
-
-
-@kernel
-def _backwarded(task: Task, run: _Run, stage: int, now: int, end: int) -> None:
-    position = run.done[BACKWARDS, stage]
-    run.done[BACKWARDS, stage] += 1
-    if stage > 0:
-        run.backward_arrival[stage - 1, position] = end + task.backward_lag[stage - 1]
-        _rouse(run, task.device_of[stage - 1], now)
-
-
-@kernel
-def _rouse(run: _Run, device: int, now: int) -> None:
-    """Let a device that has nothing to run choose again."""
-    if run.state[CLOCK, device] <= now < run.wake[device]:
-        _set_wake(run, device, now)
+    if kind == F:
+        consumer = stage + 1
+        arrival[F, consumer, stages[stage, DONE + F] - 1] = end + stages[stage, FORWARD_LAG]
+    elif stage > 0:
+        consumer = stage - 1
+        arrival[B, consumer, stages[stage, DONE + B] - 1] = end + stages[consumer, BACKWARD_LAG]
+    else:
+        return
+    other = stages[consumer, DEVICE]
+    if devices[other, CLOCK] <= now < devices[other, WAKE]:
+        devices[other, WAKE] = now
+        _replay(devices, winner, other)

@@ -25,15 +25,15 @@ def _policies(instance: Instance) -> Iterator[Policy]:
     """Backward before forward, later stages before earlier ones; W in long, in half as long and in all gaps."""
     stages, microbatches = instance.stages, instance.microbatches
     backward = np.arange(stages, dtype=np.int64)
-    for fused, weight_gap in product((False, True), WEIGHT_GAPS):
+    for split, weight_gap in product((True, False), WEIGHT_GAPS):
         yield Policy(
             launch=np.arange(microbatches),
-            key=np.stack([2 * stages - backward, backward]),
+            key=np.stack([2 * stages - backward, backward], axis=1),
             step=0,
             slack=NEVER,
             patience=0,
-            caps=np.full((2, stages), microbatches),
+            caps=np.full((stages, 2), microbatches),
             weight_gap=weight_gap,
             backlog=np.full(instance.devices, microbatches * stages),
-            fused=np.full(stages, fused),
+            split=np.full(stages, split),
         )

@@ -19,3 +19,12 @@ def kernel(function: Function) -> Function:
     import numba
 
     return cast(Function, numba.njit(cache=True)(function))
+
+
+def inlined(function: Function) -> Function:
+    """Compile a function into every kernel that calls it: passing many arrays between kernels costs time."""
+    if not COMPILED:
+        return function
+    import numba
+
+    return cast(Function, numba.njit(inline="always")(function))

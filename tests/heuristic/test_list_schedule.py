@@ -23,17 +23,17 @@ def policies(draw: st.DrawFn, instance: Instance) -> Policy:
     pair = st.lists(KEYS, min_size=2 * stages, max_size=2 * stages)
     caps = st.lists(st.integers(1, microbatches), min_size=2 * stages, max_size=2 * stages)
     backlog = st.lists(st.integers(0, 5), min_size=instance.devices, max_size=instance.devices)
-    fused = st.lists(st.booleans(), min_size=stages, max_size=stages)
+    split = st.lists(st.booleans(), min_size=stages, max_size=stages)
     return Policy(
         launch=np.array(draw(st.permutations(range(microbatches))), dtype=np.int64),
-        key=np.array(draw(pair), dtype=np.int64).reshape(2, stages),
+        key=np.array(draw(pair), dtype=np.int64).reshape(stages, 2),
         step=draw(st.integers(0, 10**6)),
         slack=draw(st.one_of(st.just(NEVER), st.integers(0, 10**6))),
         patience=draw(st.integers(0, 10**7)),
-        caps=np.array(draw(caps), dtype=np.int64).reshape(2, stages),
+        caps=np.array(draw(caps), dtype=np.int64).reshape(stages, 2),
         weight_gap=draw(st.floats(0, 2)),
         backlog=np.array(draw(backlog), dtype=np.int64),
-        fused=np.array(draw(fused), dtype=np.bool_),
+        split=np.array(draw(split), dtype=np.bool_),
     )
 
 
@@ -57,7 +57,7 @@ def test_the_smallest_room_is_enough(problem: Problem, data: st.DataObject) -> N
     assert validate(Plan.build(tight, tight.placements[0], orders, method="planner")) == []
 
 
-def test_less_than_the_smallest_room_is_refused() -> None:
+def test_less_than_the_smallest_room_is_resplit() -> None:
     instance = linear(2, 2, 1, 1, 1, memory_limit=0.5).instance()
     with pytest.raises(ValueError, match="less room than the smallest"):
         task_of(instance)
