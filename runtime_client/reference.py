@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from runtime_client.lowering import Action, execution_order
-from runtime_client.weight_grad_store import deferred_linears
+from runtime_client.weight_grad_store import deferred_parameters
 from zbplan.plan import Plan
 
 Gradients = list[tuple[nn.Parameter, Tensor]]
@@ -63,7 +63,7 @@ class _Run:
         self._loss_fn = loss_fn
         self._targets = targets
         self._divisor = len(inputs) if scale_grads else 1
-        self._deferred = [_deferred_ids(stage) for stage in stages]
+        self._deferred = [set(map(id, deferred_parameters(stage))) for stage in stages]
         self._arrived = {(0, microbatch): tensors for microbatch, tensors in enumerate(inputs)}
         self._results: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._gradients: dict[tuple[int, int], tuple[Tensor | None, ...]] = {}
@@ -104,10 +104,6 @@ class _Run:
         _add([pair for pair in gradients if id(pair[0]) not in deferred])
         if split:
             self._waiting[stage, microbatch] = [pair for pair in gradients if id(pair[0]) in deferred]
-
-
-def _deferred_ids(stage: nn.Module) -> set[int]:
-    return {id(parameter) for linear in deferred_linears(stage) for parameter in linear.parameters()}
 
 
 def _differentiate(

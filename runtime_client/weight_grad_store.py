@@ -41,7 +41,7 @@ class WeightGradStore:
 
     def attach(self, module: nn.Module) -> None:
         """Route every Linear of a module through this store, in place; parameters and state dict stay as they are."""
-        for linear in deferred_linears(module):
+        for linear in _linears(module):
             linear.forward = types.MethodType(_forward_through(self), linear)
 
     @contextmanager
@@ -83,13 +83,30 @@ def split(module: nn.Module) -> Callable[[], Callable[[], None]]:
     return store.take
 
 
-def deferred_linears(module: nn.Module) -> list[nn.Linear]:
-    """Return the Linears whose weight gradient can wait: those whose forward no subclass has changed."""
+def deferred_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the weights and biases whose gradient waits for W."""
+    owned = [(linear.weight, linear.bias) for linear in _linears(module)]
+    return [
+        parameter
+        for weight, bias in owned
+        if _can_wait(weight, bias)
+        for parameter in (weight, bias)
+        if parameter is not None and parameter.requires_grad
+    ]
+
+
+def _linears(module: nn.Module) -> list[nn.Linear]:
+    """Return the Linears whose forward no subclass has changed."""
     return [
         linear
         for linear in module.modules()
         if isinstance(linear, nn.Linear) and type(linear).forward is nn.Linear.forward
     ]
+
+
+def _can_wait(weight: Tensor, bias: Tensor | None) -> bool:
+    """Tell whether a Linear's gradients can wait: not where its weight is frozen, or computed by a parametrization."""
+    return weight.requires_grad and weight.is_leaf and (bias is None or bias.is_leaf)
 
 
 def _accumulate(by_parameter: dict[int, list[_Pending]]) -> None:
@@ -109,8 +126,7 @@ def _accumulate(by_parameter: dict[int, list[_Pending]]) -> None:
 def _forward_through(store: WeightGradStore) -> Callable[[nn.Linear, Tensor], Tensor]:
     def forward(linear: nn.Linear, x: Tensor) -> Tensor:
         weight, bias = linear.weight, linear.bias
-        # A weight that is computed (a parametrization) or frozen has no gradient of its own that could wait.
-        if not (torch.is_grad_enabled() and weight.requires_grad and weight.is_leaf and (bias is None or bias.is_leaf)):
+        if not (torch.is_grad_enabled() and _can_wait(weight, bias)):
             return functional.linear(x, weight, bias)
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))

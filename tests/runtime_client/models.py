@@ -49,11 +49,8 @@ class Tupled(nn.Module):
         super().__init__()
         self.inner, self.first, self.last = inner, first, last
 
-    def forward(
-        self, x: Tensor, tokens: Tensor | None = None, mask: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, ...]:
-        if self.first:
-            tokens, mask = x, (x % 2).float()
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
+        tokens, mask = (x, (x % 2).float()) if self.first else others
         y = self.inner(x)
         y = y * (1 + mask.unsqueeze(-1)) + (tokens % 3).unsqueeze(-1)
         return y if self.last else (y, tokens, mask)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,3 +43,26 @@ def torchrun(ranks: int, module: str, *arguments: str, timeout_s: float = 150) -
             except subprocess.TimeoutExpired:
                 process.kill()
     return Finished(process.returncode, output)
+
+
+def together(commands: Sequence[Sequence[str]], timeout_s: float = 120) -> list[Finished]:
+    """Run Python with each list of arguments at once; none goes on when one takes too long."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for arguments in commands
+    ]
+    deadline = time.monotonic() + timeout_s
+    try:
+        outputs = [process.communicate(timeout=deadline - time.monotonic())[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [Finished(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 
 from runtime_client import reference_step
 from tests.runtime_client.cases import STEPS, Case, cases, optimizer_of, snapshot
-from tests.runtime_client.processes import Finished, torchrun
+from tests.runtime_client.processes import Finished, together, torchrun
 
 Run = tuple[Finished, Path]
 
@@ -28,15 +29,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Run]:
     return train
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    """Sums are cut among threads, so equal bits need as many as a rank has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def in_one_process(case: Case) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     stages, losses = case.build(), []
     optimizer = optimizer_of(stages)
@@ -48,6 +40,7 @@ def in_one_process(case: Case) -> tuple[list[torch.Tensor], dict[str, torch.Tens
     return losses, snapshot(dict(enumerate(stages)))
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("ranks", "name"), [(ranks, name) for ranks in (1, 2, 4) for name in cases(ranks)])
 def test_losses_gradients_and_weights_are_those_of_one_process_bit_for_bit(
     trained: Callable[[int], Run], ranks: int, name: str
@@ -63,3 +56,14 @@ def test_losses_gradients_and_weights_are_those_of_one_process_bit_for_bit(
     found = {key: tensor for rank in kept for key, tensor in rank["tensors"].items()}
     assert found.keys() == tensors.keys()
     assert [key for key, tensor in tensors.items() if not torch.equal(found[key], tensor)] == []
+
+
+def test_a_rank_that_is_killed_ends_the_others_with_a_named_error(tmp_path: Path) -> None:
+    worker = ["-m", "tests.runtime_client.dying_worker"]
+    ranks = together([[*worker, str(rank), str(tmp_path / "meeting")] for rank in range(3)])
+    assert [rank.output.count("stepped") for rank in ranks] == [1, 1, 1]
+    assert ranks[1].returncode == -signal.SIGKILL
+    for rank in (0, 2):
+        assert ranks[rank].returncode == 1
+        assert f"StepError: rank {rank}, outside any op: found " in ranks[rank].output
+        assert "look for the rank that failed first" in ranks[rank].output

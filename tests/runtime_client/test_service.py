@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from runtime_client.errors import FetchError
+from runtime_client.service import PlanSoFarWarning, download
+from tests.runtime_client.plans import random_plan, zb_h1
+from tests.runtime_client.serving import Answer, answer, serving
+from zbplan.errors import InvalidInputError
+from zbplan.plan import Plan
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return zb_h1(2, 4)
+
+
+def test_a_problem_is_posted_and_its_plan_returned(plan: Plan) -> None:
+    with serving(answer("done", plan)) as service:
+        assert download(service.url, plan.asked, timeout_s=20) == plan
+    ((method, path, body),) = service.asked
+    assert (method, path) == ("POST", "/v1/plans")
+    assert json.loads(body)["microbatches"] == 4
+
+
+def test_a_problem_may_be_plain_json(plan: Plan) -> None:
+    with serving(answer("done", plan)) as service:
+        assert download(service.url + "/", plan.problem, timeout_s=20) == plan
+
+
+def test_a_key_is_asked_for_until_its_plan_is_done(plan: Plan) -> None:
+    answers = [answer("queued"), answer("solving", random_plan([[0], [1]], 4, 0)), answer("done", plan)]
+    with serving(*answers) as service:
+        assert download(service.url, plan.key, timeout_s=20) == plan
+    assert [asked[:2] for asked in service.asked] == [("GET", f"/v1/plans/{plan.key}")] * 3
+
+
+def test_when_time_is_up_the_plan_so_far_is_used_and_said_so(plan: Plan) -> None:
+    with serving(answer("solving", plan)) as service, pytest.warns(PlanSoFarWarning, match="still solving after 0.3 s"):
+        assert download(service.url, plan.key, timeout_s=0.3) == plan
+
+
+Failure = tuple[Callable[[Plan], Answer], str]
+FAILURES: dict[str, Failure] = {
+    "time is up and there is no plan": (lambda plan: answer("queued"), "found status 'queued' within 0.3 s"),
+    "the solve failed": (
+        lambda plan: answer("failed", error="worker died", code=200),
+        r"found status 'failed' \(worker died\)",
+    ),
+    "the solve was cancelled": (lambda plan: answer("cancelled", plan, code=200), "found status 'cancelled'"),
+    "the problem is refused": (
+        lambda plan: (422, json.dumps({"title": "Infeasible", "status": 422, "detail": "device 0 needs 12 bytes"})),
+        "POST http://127.*/v1/plans: found status 422, Infeasible: device 0 needs 12 bytes",
+    ),
+    "the answer is from something else": (
+        lambda plan: (502, "<html>Bad gateway</html>"),
+        "found status 502, '<html>Bad gateway</html>'",
+    ),
+    "the answer is cut short": (lambda plan: (200, '{"key": "'), 'found status 200, \'{"key": "\''),
+    "the plan is for another problem": (
+        lambda plan: answer("done", zb_h1(2, 5)),
+        "found the plan of key [0-9a-f]{64}; needed that of",
+    ),
+    "the plan is of a later format": (
+        lambda plan: answer("done", plan.model_copy(update={"format": "zbplan.plan/2"})),
+        r"found a plan that cannot be read: \$.format",
+    ),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_what_the_service_answers_instead_of_a_plan_is_named(plan: Plan, failure: str) -> None:
+    respond, message = FAILURES[failure]
+    with serving(respond(plan)) as service, pytest.raises(FetchError, match=message):
+        download(service.url, plan.asked, timeout_s=0.3)
+
+
+def test_a_service_that_is_not_there_is_named(plan: Plan) -> None:
+    with serving(answer("done", plan)) as service:
+        url = service.url
+    with pytest.raises(
+        FetchError, match=f"GET {url}/v1/plans/.*: found ConnectError .*; needed a service that answers"
+    ):
+        download(url, plan.key, timeout_s=20)
+
+
+@pytest.mark.parametrize("url", ["planner:8642", "not a url", "http://", "ftp://planner"])
+def test_a_url_that_is_none_is_named(plan: Plan, url: str) -> None:
+    with pytest.raises(FetchError, match="needed"):
+        download(url, plan.key, timeout_s=1)
+
+
+@pytest.mark.parametrize("key", ["", "abc", "../healthz", "A" * 64])
+def test_a_key_that_is_none_is_refused_before_anything_is_sent(plan: Plan, key: str) -> None:
+    with serving(answer("done", plan)) as service, pytest.raises(FetchError, match="needed 64 hexadecimal digits"):
+        download(service.url, key, timeout_s=1)
+    assert service.asked == []
+
+
+def test_a_problem_that_is_none_is_refused_before_anything_is_sent(plan: Plan) -> None:
+    with serving(answer("done", plan)) as service, pytest.raises(InvalidInputError, match=r"\$.devices: found 0"):
+        download(service.url, plan.problem | {"devices": 0}, timeout_s=1)
+    assert service.asked == []
