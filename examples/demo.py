@@ -54,12 +54,13 @@ def service(folder: Path) -> Iterator[str]:
     """Run the service on a free loopback port and yield its URL."""
     database = f"sqlite:///{folder / 'plans.sqlite'}"
     command = [ZBPLAN, "serve", "--port", "0", "--database-url", database]
-    with running(command, stdout=subprocess.PIPE, text=True) as process:
+    log = folder / "service.log"
+    with log.open("w") as errors, running(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
         for line in process.stdout or ():
             if "listening on" in line:
                 yield line.split()[-1]
                 return
-    raise SystemExit("demo: the service did not start")
+    raise SystemExit(f"demo: the service did not start:\n{log.read_text()}")
 
 
 def measure(folder: Path) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def plan(url: str, profile: dict[str, Any], method: str) -> dict[str, Any]:
     while response.status_code == 202:
         response = httpx.get(f"{url}/v1/plans/{answer['key']}", headers={"Prefer": "wait=30"}, timeout=60)
         answer = response.json()
-    if response.status_code != 200:
+    if response.status_code != 200 or answer["status"] != "done":
         raise SystemExit(f"demo: found {answer}; needed a plan")
     found: dict[str, Any] = answer["plan"]
     return found
