@@ -12,10 +12,11 @@ import numpy as np
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from zbplan import placement as placements
+from zbplan.amount import MAX_MICROBATCHES, Amount
 from zbplan.errors import Finding, InvalidInputError
 from zbplan.instance import BW, UNLIMITED, B, F, Instance, IntArray, W
 from zbplan.placement import Placement
-from zbplan.profile import MAX_MICROBATCHES, Amount, Profile
+from zbplan.profile import Profile
 from zbplan.record import BRANCH, Record, branch, digest, refuse
 from zbplan.scale import MEMORY_HORIZON, Scale, decimal, memory_scale, time_scale
 

@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from zbplan.errors import Finding
+from zbplan.amount import MAX_STAGES, Amount, Measured, Splittable
+from zbplan.errors import Finding, InvalidInputError
+from zbplan.evidence import Check, Statistics
+from zbplan.layers import Layers
 from zbplan.record import BRANCH, Record, branch, refuse
 from zbplan.scale import decimal
 
-MAX_STAGES = 1 << 14
-MAX_MICROBATCHES = 1 << 16
-
 EngineMode = Literal["weight_grad_store", "native_split", "fused"]
-
-Amount = Annotated[float, Field(ge=0)]
-PerMicrobatch = Annotated[list[Amount], Field(min_length=1, max_length=MAX_MICROBATCHES)]
-
-
-def _shape(value: object) -> str:
-    return "list" if isinstance(value, list) else "number"
-
-
-_one_or_per_microbatch = Annotated[
-    Annotated[Amount, Tag(f"{BRANCH}number")] | Annotated[PerMicrobatch, Tag(f"{BRANCH}list")],
-    Discriminator(branch(_shape)),
-]
-Measured = Annotated[
-    Annotated[Amount, Tag(f"{BRANCH}number")]
-    | Annotated[list[_one_or_per_microbatch], Field(max_length=MAX_STAGES), Tag(f"{BRANCH}list")],
-    Discriminator(branch(_shape)),
-]
-"""One number, a list of one number per stage, or a list per stage of one number per microbatch."""
-
-Splittable = Annotated[
-    Annotated[bool, Tag(f"{BRANCH}bool")] | Annotated[list[bool], Field(max_length=MAX_STAGES), Tag(f"{BRANCH}list")],
-    Discriminator(branch(lambda value: "list" if isinstance(value, list) else "bool")),
-]
 
 PER_STAGE = (
     "t_f_ms",
@@ -52,6 +28,18 @@ PER_STAGE = (
     "m_peak_bytes",
     "boundary_bytes",
 )
+FieldName = Literal[
+    "t_f_ms",
+    "t_b_ms",
+    "t_w_ms",
+    "t_bw_ms",
+    "t_comm_ms",
+    "m_b_bytes",
+    "m_w_bytes",
+    "m_static_bytes",
+    "m_peak_bytes",
+    "boundary_bytes",
+]
 
 
 class Transfer(Record):
@@ -97,10 +85,21 @@ class Profile(Record):
         One transfer.
     splittable
         False where a stage can run only BW.
+    estimated
+        Names of the fields that were given or computed from formulas, not measured.
+    forced
+        What ``--force`` let pass, one sentence each; empty for a profile that is as sure as it should be.
+    statistics
+        Spread and number of the samples behind the measured times.
+    checks
+        Cross-checks made when it was measured.
+    layers
+        The same per model layer, for cutting the model anew. No part of the canonical form: two profiles with equal
+        stages are the same problem.
     """
 
     reserved: ClassVar[frozenset[str]] = frozenset(
-        {"layers", "t_link_ms", "t_optimizer_ms", "t_reduce_ms", "t_recompute_ms", "device_scale", "measured_on"}
+        {"t_link_ms", "t_optimizer_ms", "t_reduce_ms", "t_recompute_ms", "device_scale", "measured_on"}
     )
 
     format: Literal["zbplan.profile/1"] = "zbplan.profile/1"
@@ -118,6 +117,11 @@ class Profile(Record):
     m_static_bytes: Measured = 0.0
     m_peak_bytes: Measured = 0.0
     boundary_bytes: Measured = 0.0
+    estimated: Annotated[list[FieldName], Field(default_factory=list, max_length=10)]
+    forced: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(default_factory=list, max_length=1000)]
+    statistics: Statistics | None = None
+    checks: Annotated[list[Check], Field(default_factory=list, max_length=8 * MAX_STAGES)]
+    layers: Layers | None = None
     environment: Annotated[dict[str, Any], Field(default_factory=dict)]
 
     @field_validator("environment")
@@ -142,6 +146,9 @@ class Profile(Record):
                 if found != self.stages - 1:
                     needed = f"{self.stages - 1}, one per stage boundary"
                     yield Finding(f".t_comm_ms.{name}", f"{found} entries", needed)
+        if self.statistics is not None:
+            for finding in self.statistics.wrong_lengths(self.stages):
+                yield Finding(f".statistics{finding.path}", finding.found, f"{finding.needed}, by stages")
 
     @property
     def derived(self) -> tuple[str, ...]:
@@ -172,8 +179,42 @@ class Profile(Record):
         each = [self.t_comm_ms + 0.0] * (self.stages - 1)
         return Transfer(forward=each, backward=each)
 
+    def cut(self, starts: Sequence[int], *, t_comm_ms: float | None = None) -> Self:
+        """Return the profile of another cut of its layers in stages.
+
+        Parameters
+        ----------
+        starts
+            The first layer of each stage.
+        t_comm_ms
+            T_comm of all boundaries of the new cut; None keeps the profile's, where it is one number.
+
+        Raises
+        ------
+        InvalidInputError
+            When the profile has no layers, ``starts`` is no cut of them, or T_comm differs between boundaries and is
+            not given: times measured between other stages say nothing about these.
+        """
+        if self.layers is None:
+            raise InvalidInputError([Finding("$.layers", "nothing", "a profile per layer, to cut the model anew")])
+        comm = self.comm()
+        known = {*comm.forward, *comm.backward}
+        if len(known) > 1 and t_comm_ms is None:
+            found = f"{min(known):g} to {max(known):g} ms by stage boundary"
+            raise InvalidInputError([Finding("$.t_comm_ms", found, "one number, which holds for any cut")])
+        same = known.pop() if known else self.t_comm_ms
+        kept = ("name", "engine_mode", "estimated", "forced", "layers")
+        return self.parse(
+            {
+                **self.layers.cut(starts),
+                **{name: getattr(self, name) for name in kept},
+                "t_comm_ms": same if t_comm_ms is None else t_comm_ms,
+                "environment": {name: value for name, value in self.environment.items() if name != "placement"},
+            }
+        )
+
     def canonical(self) -> dict[str, Any]:
-        """Return the JSON value that equal profiles share: defaults filled in, arrays expanded, no name.
+        """Return the JSON value that equal profiles share: defaults filled in, arrays expanded, no name, no evidence.
 
         Of the environment only ``placement`` is kept, and only where T_comm depends on it.
         """
