@@ -14,7 +14,8 @@ from zbplan.placement import Placement
 from zbplan.problem import REVISION, Problem
 from zbplan.profile import EngineMode
 from zbplan.record import Record, digest
-from zbplan.simulate import Measures, Schedule, measure, simulate
+from zbplan.simulate import Measures, Schedule, measure
+from zbplan.tighten import tighten
 
 PROVEN_GAP = 1e-6
 """A gap up to this counts as proven optimal."""
@@ -104,7 +105,7 @@ class Plan(Record):
         warm_start: str | None = None,
         solve_s: float = 0.0,
     ) -> Self:
-        """Simulate orders and write the result down.
+        """Give orders their best times and write the result down.
 
         Raises
         ------
@@ -112,7 +113,7 @@ class Plan(Record):
             If the orders cannot run.
         """
         instance = problem.instance(placement)
-        schedule = simulate(instance, orders)
+        schedule = tighten(instance, orders)
         devices = columns(instance, schedule)
         metrics = metrics_of(instance, measure(instance, schedule))
         return cls(

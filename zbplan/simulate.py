@@ -1,7 +1,7 @@
 """Simulate: orders → start and end of every op, memory curve and metrics.
 
 Every op starts as soon as its device is free and its inputs have arrived. Nothing else decides the times, so equal
-orders give equal times everywhere.
+orders give equal times everywhere. ``tighten`` puts first ops off where that helps.
 """
 
 from __future__ import annotations
@@ -63,18 +63,32 @@ class Measures:
         return 1 - int(self.busy.sum()) / (len(self.busy) * self.iteration) if self.iteration else 0.0
 
 
-def simulate(instance: Instance, orders: Orders) -> Schedule:
+LONG_AGO = -(1 << 61)
+"""A release that puts nothing off: long before any op."""
+
+UNKNOWN = -(1 << 62)
+"""The end of an op that has not run."""
+
+
+def simulate(instance: Instance, orders: Orders, release: IntArray | None = None) -> Schedule:
     """Return the times of orders.
+
+    Parameters
+    ----------
+    release : int64[devices]
+        Ticks before which a device starts nothing; 0 by default.
 
     Raises
     ------
     DeadlockError
         If devices wait for each other for ever; it names the op at which each one stands.
     """
-    return _simulate_compiled(instance, orders) if COMPILED else simulate_reference(instance, orders)
+    if release is None:
+        release = np.zeros(instance.devices, dtype=np.int64)
+    return _simulate_compiled(instance, orders, release) if COMPILED else simulate_reference(instance, orders, release)
 
 
-def _simulate_compiled(instance: Instance, orders: Orders) -> Schedule:
+def _simulate_compiled(instance: Instance, orders: Orders, release: IntArray) -> Schedule:
     start, end, position = _run(
         orders.ops,
         orders.offsets,
@@ -82,6 +96,7 @@ def _simulate_compiled(instance: Instance, orders: Orders) -> Schedule:
         instance.device_of,
         instance.forward_lag,
         instance.backward_lag,
+        release,
     )
     _refuse_deadlock(instance, orders, position)
     return Schedule(orders, start, end)
@@ -95,17 +110,18 @@ def _run(
     device_of: IntArray,
     forward_lag: IntArray,
     backward_lag: IntArray,
+    release: IntArray,
 ) -> tuple[IntArray, IntArray, IntArray]:
     _, stages, microbatches = duration.shape
     devices = len(offsets) - 1
     cells = stages * microbatches
-    f_end = np.full(cells, -1, dtype=np.int64)
-    b_end = np.full(cells, -1, dtype=np.int64)
+    f_end = np.full(cells, UNKNOWN, dtype=np.int64)
+    b_end = np.full(cells, UNKNOWN, dtype=np.int64)
     flat = duration.ravel()
     start = np.zeros(len(ops), dtype=np.int64)
     end = np.zeros(len(ops), dtype=np.int64)
     position = offsets[:-1].copy()
-    free = np.zeros(devices, dtype=np.int64)
+    free = release.copy()
     queue = np.arange(devices - 1, -1, -1)
     queued = np.ones(devices, dtype=np.bool_)
     length = devices
@@ -119,25 +135,25 @@ def _run(
             kind = op // cells
             cell = op % cells
             stage = cell // microbatches
-            ready = np.int64(0)
+            ready = np.int64(LONG_AGO)
             if kind == F:
                 if stage > 0:
                     given = f_end[cell - microbatches]
-                    if given < 0:
+                    if given == UNKNOWN:
                         break
                     ready = given + forward_lag[stage - 1]
             elif kind in (B, BW):
                 ready = f_end[cell]
-                if ready < 0:
+                if ready == UNKNOWN:
                     break
                 if stage < stages - 1:
                     given = b_end[cell + microbatches]
-                    if given < 0:
+                    if given == UNKNOWN:
                         break
                     ready = max(ready, given + backward_lag[stage])
             else:
                 ready = b_end[cell]
-                if ready < 0:
+                if ready == UNKNOWN:
                     break
             begin = max(free[device], ready)
             finish = begin + flat[op]
@@ -161,7 +177,7 @@ def _run(
     return start, end, position
 
 
-def simulate_reference(instance: Instance, orders: Orders) -> Schedule:
+def simulate_reference(instance: Instance, orders: Orders, release: IntArray | None = None) -> Schedule:
     """Return the times of orders as ``simulate`` does, written for reading: the kernel's test oracle.
 
     It sweeps over the devices and lets each run as far as its inputs allow, until none moves.
@@ -170,7 +186,7 @@ def simulate_reference(instance: Instance, orders: Orders) -> Schedule:
     position = orders.offsets[:-1].copy()
     start = np.zeros(len(orders.ops), dtype=np.int64)
     end = np.zeros(len(orders.ops), dtype=np.int64)
-    free = [0] * instance.devices
+    free = [0] * instance.devices if release is None else release.tolist()
     moved = True
     while moved:
         moved = False
@@ -197,7 +213,7 @@ def _arrival(instance: Instance, op: int, ends: dict[int, int]) -> int | None:
         if not produced:
             return None
         arrivals.append(produced[0] + lag)
-    return max(arrivals, default=0)
+    return max(arrivals, default=LONG_AGO)
 
 
 Input = tuple[tuple[int, ...], int]
