@@ -62,10 +62,10 @@ class PlanEngine(_PipelineScheduleRuntime):
         for stage in stages:
             # torch 2.11 warms up with a message to the neighbour stage, which with V may be on the same rank.
             stage._get_init_p2p_neighbors_ops = list
-        self._prepare_schedule_with_comms(
-            {device: [_torch_action(action) for action in listed] for device, listed in enumerate(actions)},
-            format="compute_comms",
-        )
+        listed = {device: [_torch_action(action) for action in own] for device, own in enumerate(actions)}
+        self._prepare_schedule_with_comms(listed, format="compute_comms")
+        # Only its own list runs here; torch would hold all, and print all when a step fails.
+        self.pipeline_order_with_comms = {device: [] for device in listed} | {self.rank: listed[self.rank]}
 
     def _step_microbatches(self, *args: Any, **kwargs: Any) -> None:
         self._loss_of.clear()

@@ -54,7 +54,7 @@ class StepError(ZbplanError):
     def __init__(self, rank: int, error: BaseException) -> None:
         self.rank = rank
         super().__init__(
-            f"rank {rank}, outside any op: found {_root(error)}; needed every other rank alive and in the same step: "
+            f"rank {rank}, outside any op: found {_root(error)}; needed a step that every rank runs to its end: "
             "look for the rank that failed first"
         )
 

@@ -17,19 +17,23 @@ from zbplan.problem import Problem
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+LONGEST_HOLD_S = 30
+"""How long the service is asked to hold an answer until the plan is final (RFC 7240), to spare it polls."""
+GRACE_S = 10.0
+"""How much longer than a held answer a request may take."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _UNDER_WAY = ("queued", "solving")
 
 
 class PlanSoFarWarning(UserWarning):
-    """The solve goes on; the plan is the best so far."""
+    """The solve is not done; the plan is its best so far."""
 
 
 def download(url: str, problem_or_key: Problem | Mapping[str, Any] | str, *, timeout_s: float) -> Plan:
     """Return the plan of a problem or key, waiting until the service has solved it.
 
-    When time is up before that, the best plan so far is returned with a ``PlanSoFarWarning``.
+    When the solve was stopped, or time is up, its best plan so far is returned with a ``PlanSoFarWarning``.
 
     Raises
     ------
@@ -63,10 +67,10 @@ def _checked_key(key: str) -> str:
 
 def _ask(client: httpx.Client, method: str, path: str, deadline: float, body: str | None = None) -> dict[str, Any]:
     where = f"{method} {str(client.base_url).rstrip('/')}{path}"
-    headers = {"content-type": "application/json"} if body is not None else {}
-    left_s = max(deadline - time.monotonic(), FIRST_PAUSE_S)
+    hold_s = min(LONGEST_HOLD_S, max(0.0, deadline - time.monotonic()))
+    headers = {"prefer": f"wait={int(hold_s)}"} | ({"content-type": "application/json"} if body is not None else {})
     try:
-        response = client.request(method, path, content=body, headers=headers, timeout=left_s)
+        response = client.request(method, path, content=body, headers=headers, timeout=hold_s + GRACE_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise FetchError(f"{where}: found {type(error).__name__} ({error}); needed a service that answers") from error
     try:
@@ -74,31 +78,32 @@ def _ask(client: httpx.Client, method: str, path: str, deadline: float, body: st
     except ValueError:
         answer = None
     if response.status_code not in (200, 202) or not isinstance(answer, dict):
-        raise FetchError(f"{where}: found status {response.status_code}, {_problem(answer, response)}; needed a plan")
+        raise FetchError(f"{where}: found status {response.status_code}, {_said(answer, response.text)}; needed a plan")
     return answer
 
 
-def _problem(answer: object, response: httpx.Response) -> str:
-    """Return what an RFC 9457 body says, or the start of any other."""
-    if isinstance(answer, dict) and "title" in answer:
-        return ": ".join(str(answer[name]) for name in ("title", "detail") if answer.get(name))
-    return repr(response.text[:200])
+def _said(problem: object, otherwise: str) -> str:
+    """Return what an RFC 9457 document says, or the start of what came instead."""
+    if isinstance(problem, dict) and "title" in problem:
+        return ": ".join(str(problem[name]) for name in ("title", "detail") if problem.get(name))
+    return repr(otherwise[:200])
 
 
 def _plan(answer: dict[str, Any], key: str, url: str, timeout_s: float) -> Plan:
-    status, text = answer.get("status"), answer.get("plan")
-    if text is None or (status != "done" and status not in _UNDER_WAY):
-        reason = f" ({answer['error']})" if answer.get("error") else ""
-        raise FetchError(f"{url}, key {key}: found status {status!r}{reason} within {timeout_s:g} s; needed a plan")
+    error = answer.get("error")
+    status = f"{answer.get('status')!r}" + (f" ({_said(error, str(error))})" if error else "")
+    if answer.get("plan") is None:
+        raise FetchError(f"{url}, key {key}: found no plan but status {status} within {timeout_s:g} s; needed a plan")
     try:
-        plan = Plan.parse(text)
-    except InvalidInputError as error:
-        raise FetchError(f"{url}, key {key}: found a plan that cannot be read: {error}") from error
+        plan = Plan.parse(answer["plan"])
+    except InvalidInputError as invalid:
+        raise FetchError(f"{url}, key {key}: found a plan that cannot be read: {invalid}") from invalid
     if plan.key != key:
         raise FetchError(f"{url}: found the plan of key {plan.key}; needed that of {key}")
-    if status != "done":
+    if answer.get("status") != "done":
         warnings.warn(
-            f"the service was still {status} after {timeout_s:g} s: using its plan so far, gap {plan.bound.gap:.1%}",
+            f"the solve has status {status}: using its best plan so far, {plan.provenance.method} "
+            f"with a gap of {plan.bound.gap:.1%}",
             PlanSoFarWarning,
             stacklevel=2,
         )

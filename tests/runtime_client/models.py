@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
 from torch.nn import functional
 
 VOCABULARY, WIDTH, LENGTH = 17, 8, 5
@@ -59,6 +60,11 @@ class Tupled(nn.Module):
 def tupled_stages(stages: int, seed: int = 0) -> list[nn.Module]:
     built = text_stages(stages, seed)
     return [Tupled(inner, first=at == 0, last=at == stages - 1) for at, inner in enumerate(built)]
+
+
+def on_one_device(stages: list[nn.Module]) -> list[PipelineStage]:
+    """Return stages that this process holds all."""
+    return [PipelineStage(module, index, len(stages), torch.device("cpu")) for index, module in enumerate(stages)]
 
 
 def batch(rows: int, seed: int = 1) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,7 @@ def serving(*answers: Answer) -> Iterator[Service]:
         thread.join()
 
 
-def answer(status: str, plan: Plan | None = None, error: str | None = None, *, code: int | None = None) -> Answer:
+def answer(status: str, plan: Plan | None = None, error: dict[str, Any] | None = None) -> Answer:
     """Return what the service answers about a plan."""
     body = {"key": "", "status": status, "plan": plan and json.loads(plan.to_json()), "error": error}
-    return code or (200 if status == "done" else 202), json.dumps(body)
+    return 202 if status in ("queued", "solving") else 200, json.dumps(body)

@@ -15,7 +15,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from runtime_client import OpError, PlanSchedule, reference_step
 from runtime_client.lowering import Action
-from tests.runtime_client.models import WIDTH, batch, mean_loss, sum_loss, text_stages
+from tests.runtime_client.models import WIDTH, batch, mean_loss, on_one_device, sum_loss, text_stages
 from tests.runtime_client.plans import plan_of, problem_of, random_plan
 from zbplan.instance import BW, KINDS, B, F, Orders, W
 from zbplan.plan import Plan
@@ -23,10 +23,6 @@ from zbplan.plan import Plan
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 pytestmark = pytest.mark.usefixtures("alone", "one_thread")
-
-
-def on_one_device(stages: list[nn.Module]) -> list[PipelineStage]:
-    return [PipelineStage(module, index, len(stages), torch.device("cpu")) for index, module in enumerate(stages)]
 
 
 def schedule_of(stages: list[nn.Module], plan: Plan, loss_fn: Loss = mean_loss, **options: Any) -> PlanSchedule:

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from runtime_client.errors import FetchError
 from runtime_client.service import PlanSoFarWarning, download
+from tests.api.servers import problem, running
 from tests.runtime_client.plans import random_plan, zb_h1
 from tests.runtime_client.serving import Answer, answer, serving
 from zbplan.errors import InvalidInputError
 from zbplan.plan import Plan
+from zbplan.problem import Problem
+from zbplan.validate import check
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +42,37 @@ def test_a_key_is_asked_for_until_its_plan_is_done(plan: Plan) -> None:
     assert [asked[:2] for asked in service.asked] == [("GET", f"/v1/plans/{plan.key}")] * 3
 
 
-def test_when_time_is_up_the_plan_so_far_is_used_and_said_so(plan: Plan) -> None:
-    with serving(answer("solving", plan)) as service, pytest.warns(PlanSoFarWarning, match="still solving after 0.3 s"):
+@pytest.mark.parametrize("status", ["solving", "cancelled", "failed"])
+def test_the_plan_so_far_of_a_solve_that_is_not_done_is_used_and_said_so(plan: Plan, status: str) -> None:
+    with (
+        serving(answer(status, plan)) as service,
+        pytest.warns(PlanSoFarWarning, match=f"the solve has status '{status}': using its best plan so far, heuristic"),
+    ):
         assert download(service.url, plan.key, timeout_s=0.3) == plan
+
+
+def test_the_real_service_answers_this_client(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        asked = Problem.parse(problem(time_limit_s=2))
+        plan = download(server.url, asked, timeout_s=60)
+        assert check(plan).key == asked.key
+        assert download(server.url, plan.key, timeout_s=60) == plan
+        with pytest.raises(FetchError, match="found status 422, No plan fits into memory: memory limit too small"):
+            download(server.url, problem(memory_limit=1), timeout_s=60)
+        with pytest.raises(FetchError, match=f"GET {server.url}/v1/plans/0+: found status 404"):
+            download(server.url, "0" * 64, timeout_s=60)
 
 
 Failure = tuple[Callable[[Plan], Answer], str]
 FAILURES: dict[str, Failure] = {
-    "time is up and there is no plan": (lambda plan: answer("queued"), "found status 'queued' within 0.3 s"),
-    "the solve failed": (
-        lambda plan: answer("failed", error="worker died", code=200),
-        r"found status 'failed' \(worker died\)",
+    "time is up and there is no plan": (
+        lambda plan: answer("queued"),
+        "found no plan but status 'queued' within 0.3 s",
     ),
-    "the solve was cancelled": (lambda plan: answer("cancelled", plan, code=200), "found status 'cancelled'"),
+    "the solve failed": (
+        lambda plan: answer("failed", error={"title": "The planner failed", "detail": "worker died"}),
+        r"found no plan but status 'failed' \(The planner failed: worker died\)",
+    ),
     "the problem is refused": (
         lambda plan: (422, json.dumps({"title": "Infeasible", "status": 422, "detail": "device 0 needs 12 bytes"})),
         "POST http://127.*/v1/plans: found status 422, Infeasible: device 0 needs 12 bytes",
