@@ -15,6 +15,9 @@ from api.store import Store
 FRESH_S = 0.1
 """For this long a representation is served without asking the store; workers and other replicas change it too."""
 
+STALE_S = 2.0
+"""For this long it is served to others while one reader asks the store, so that they do not queue up behind it."""
+
 ROOM_BYTES = 256 << 20
 
 
@@ -59,9 +62,10 @@ class Catalog:
         self._closed = False
 
     async def read(self, key: str) -> Shown | None:
-        """Return the resource with a key, at most ``FRESH_S`` old; None if there is none."""
+        """Return the resource with a key, at most ``STALE_S`` old; None if there is none."""
         shown = self._shown.get(key)
-        if shown is not None and asyncio.get_running_loop().time() - shown.seen < FRESH_S:
+        age = asyncio.get_running_loop().time() - (shown.seen if shown else 0)
+        if shown is not None and age < (STALE_S if self._loading.is_running(key) else FRESH_S):
             return shown
         return await self._loading.run(key, lambda: self._load(key))
 

@@ -17,7 +17,7 @@ router = APIRouter()
 IMMUTABLE = "public, max-age=31536000, immutable"
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 

@@ -11,6 +11,7 @@ import uvicorn
 
 from api.app import create_app
 from api.settings import Settings
+from api.store import require_store
 
 
 def serve(settings: Settings) -> None:
@@ -22,10 +23,13 @@ def serve(settings: Settings) -> None:
     ------
     OSError
         If the address cannot be bound.
+    InvalidInputError
+        If the database cannot be used.
     """
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, _exit)
-    with _bound(settings.host, settings.port) as listener:
+    require_store(settings.database_url)
+    with listening(settings.host, settings.port) as listener:
         config = uvicorn.Config(
             create_app(settings), access_log=False, timeout_graceful_shutdown=settings.grace_s, lifespan="on"
         )
@@ -47,12 +51,17 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """Return a bound TCP socket; raises ``OSError`` if the address cannot be bound."""
     # asyncio sends small answers without delay only on sockets that name TCP as their protocol.
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(address)
+    try:
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

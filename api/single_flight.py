@@ -23,6 +23,10 @@ class SingleFlight(Generic[T]):
             task.add_done_callback(lambda done: self._end(name, done))
         return await asyncio.shield(task)
 
+    def is_running(self, name: str) -> bool:
+        """Return whether there is a running task of that name."""
+        return name in self._tasks
+
     def _end(self, name: str, task: asyncio.Task[T]) -> None:
         del self._tasks[name]
         if not task.cancelled():

@@ -9,13 +9,13 @@ import functools
 import hashlib
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from sqlalchemy import Connection, Engine, Select, create_engine, delete, event, insert, select, update
-from sqlalchemy.engine import CursorResult
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.engine import CursorResult, make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql import Update
 
@@ -39,6 +39,31 @@ _JOB = tuple(getattr(ProblemRow, name) for name in Job.__dataclass_fields__)
 def store_at(database_url: str) -> Store:
     """Return this process's store at a URL."""
     return Store(database_url)
+
+
+def require_store(database_url: str) -> None:
+    """Open a store, making it if need be.
+
+    Raises
+    ------
+    InvalidInputError
+        If it cannot be used.
+    """
+    try:
+        if make_url(database_url).database in (None, "", ":memory:"):
+            _refuse_url(database_url, "no database that several processes can open")
+        store = Store(database_url)
+        store.create()
+        store.close()
+    except (SQLAlchemyError, ImportError) as error:
+        _refuse_url(database_url, str(getattr(error, "orig", None) or error))
+
+
+def _refuse_url(database_url: str, why: str) -> NoReturn:
+    with suppress(ArgumentError):
+        database_url = make_url(database_url).render_as_string(hide_password=True)
+    needed = "a SQLAlchemy URL of a database that can be opened, such as sqlite:////var/lib/zbplan/plans.sqlite3"
+    raise InvalidInputError([Finding("database_url", f"{database_url!r}: {why}", needed)])
 
 
 class Store:

@@ -1,0 +1,79 @@
+"""Start and stop of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from api.server import listening
+from api.store import require_store
+from tests.api.servers import members, problem, running, wait_until
+from tests.api.solves import begun
+from zbplan.errors import InvalidInputError
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_stops_with_status_0_and_no_process_left(tmp_path: Path, how: signal.Signals) -> None:
+    with running(tmp_path) as server:
+        assert server.post(problem(), wait_s=30).status_code == 200
+        assert members(server.process.pid)
+        assert server.stop(how) == 0
+
+
+def test_impatient_stop_leaves_no_process(tmp_path: Path) -> None:
+    with running(tmp_path, solve="tests.api.solves:held") as server:
+        server.post(problem())
+        wait_until(lambda: begun(tmp_path))
+        server.process.send_signal(signal.SIGINT)
+        server.stop(signal.SIGINT)
+
+
+def test_small_answers_go_out_without_delay() -> None:
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        accepted: asyncio.Future[asyncio.StreamWriter] = loop.create_future()
+        with listening("127.0.0.1", 0) as listener:
+            server = await asyncio.start_server(lambda _, writer: accepted.set_result(writer), sock=listener)
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            connection = await asyncio.wait_for(accepted, 10)
+            assert connection.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            for end in (connection, writer):
+                end.close()
+                await end.wait_closed()
+            server.close()
+
+    asyncio.run(check())
+
+
+def test_address_in_use_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        listening("127.0.0.1", taken.getsockname()[1])
+
+
+def test_listens_on_ipv6(tmp_path: Path) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 on this machine")
+    with running(tmp_path, host="::1") as server:
+        assert server.url.startswith("http://[::1]:")
+        assert server.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("database_url", "why"),
+    [
+        ("sqlite:////missing/folder/plans.sqlite3", "unable to open database file"),
+        ("sqlite://", "several processes"),
+        ("sqlite:///:memory:", "several processes"),
+        ("plans.sqlite3", "Could not parse"),
+        ("nothing:///plans", "nothing"),
+        ("nothing://me:secret@host/plans", r"me:\*\*\*@host"),
+    ],
+)
+def test_store_that_cannot_be_used_is_told(database_url: str, why: str) -> None:
+    with pytest.raises(InvalidInputError, match=why) as raised:
+        require_store(database_url)
+    assert raised.value.findings[0].path == "database_url"

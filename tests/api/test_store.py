@@ -1,0 +1,237 @@
+"""The store, on a real database file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.refusal import document
+from api.resource import Job
+from api.store import ATTEMPTS, Store
+from heuristic import construct
+from solver import solve
+from tests.api.servers import problem
+from zbplan.plan import Plan
+from zbplan.problem import Problem
+
+CRASHED = document("crashed", 500, "The solve crashed", "twice")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'plans.sqlite3'}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    store = Store(url)
+    store.create()
+    yield store
+    store.close()
+
+
+def asked(**changes: Any) -> Problem:
+    return Problem.parse(problem(**changes))
+
+
+def added(store: Store, problem: Problem) -> Problem:
+    store.add(problem, construct(problem))
+    return problem
+
+
+def job(store: Store, problem: Problem) -> Job:
+    found = store.job(problem.key)
+    assert found is not None
+    return found
+
+
+def plan_of(store: Store, problem: Problem) -> Plan:
+    row = job(store, problem).plan
+    assert row is not None
+    text = store.document(row)
+    assert text is not None
+    return Plan.parse_json(text)
+
+
+def bounded(plan: Plan, bound_ms: float) -> Plan:
+    return plan.with_bound(bound_ms, "a test")
+
+
+def test_new_problem_is_queued_with_its_first_plan(store: Store) -> None:
+    new = added(store, asked())
+    found = job(store, new)
+    assert (found.status, found.started_at, found.finished_at, found.error) == ("queued", None, None, None)
+    assert plan_of(store, new) == construct(new)
+
+
+def test_unknown_problem(store: Store) -> None:
+    assert store.job("nothing") is None
+    assert store.start("nothing") is None
+    assert store.document(1) is None
+    assert store.plan_row("nothing") is None
+    assert not store.reopen(asked(), 0)
+
+
+def test_second_add_changes_nothing(store: Store) -> None:
+    new = added(store, asked())
+    before = job(store, new)
+    store.add(new, bounded(construct(new), 1))
+    assert job(store, new) == before
+    assert store.plan_row(construct(new).plan_id) == before.plan
+
+
+def test_problem_comes_back_as_it_was(store: Store) -> None:
+    profile = {**problem()["profile"], "name": "caf\u00e9 \ud800", "environment": {"device": "A100"}}
+    new = added(store, asked(profile=profile, memory_limit=[3, 3, 3, 3.5]))
+    assert store.start(new.key) == new
+
+
+def test_one_of_many_claims_wins(store: Store, url: str) -> None:
+    new = added(store, asked())
+    others = [Store(url) for _ in range(4)]
+    with ThreadPoolExecutor(8) as crowd:
+        claims = list(crowd.map(lambda at: [store, *others][at % 5].start(new.key), range(20)))
+    for other in others:
+        other.close()
+    assert [claim for claim in claims if claim is not None] == [new]
+    assert job(store, new).status == "solving"
+
+
+def test_better_plan_and_better_bound_are_kept_and_others_not(store: Store) -> None:
+    new = asked(memory_limit=None)
+    worst, better = construct(new.model_copy(update={"method": "gpipe"})), construct(new)
+    assert worst.metrics.iteration_ms > better.metrics.iteration_ms
+    store.add(new, worst)
+    store.start(new.key)
+    for offered, kept in (
+        (bounded(better, 1), bounded(better, 1)),
+        (bounded(better, 2), bounded(better, 2)),
+        (bounded(better, 1), bounded(better, 2)),
+        (bounded(worst, 3), bounded(better, 2)),
+    ):
+        store.improve(new.key, offered)
+        assert plan_of(store, new) == kept
+
+
+def test_finish_keeps_the_best_plan(store: Store) -> None:
+    new = added(store, asked())
+    store.start(new.key)
+    best = bounded(construct(new), 5)
+    store.improve(new.key, best)
+    store.finish(new.key, bounded(best, 4))
+    assert plan_of(store, new) == best
+    found = job(store, new)
+    assert found.status == "done"
+    assert found.finished_at is not None
+
+
+def test_plan_id_leads_to_its_first_document(store: Store) -> None:
+    new = added(store, asked())
+    first = job(store, new).plan
+    store.start(new.key)
+    store.finish(new.key, bounded(construct(new), 5))
+    assert job(store, new).plan != first
+    assert store.plan_row(construct(new).plan_id) == first
+
+
+def test_what_comes_after_a_cancel_is_not_kept(store: Store) -> None:
+    new = added(store, asked())
+    store.start(new.key)
+    store.cancel(new.key)
+    before = job(store, new)
+    assert before.status == "cancelled"
+    store.improve(new.key, bounded(construct(new), 5))
+    store.finish(new.key, bounded(construct(new), 5))
+    store.lost(new.key, CRASHED)
+    store.fail(new.key, CRASHED)
+    assert job(store, new) == before
+
+
+def test_lost_worker_is_forgiven_until_the_last_attempt(store: Store) -> None:
+    new = added(store, asked())
+    for attempt in range(1, ATTEMPTS + 1):
+        assert store.start(new.key) == new
+        store.lost(new.key, CRASHED)
+        assert job(store, new).status == ("queued" if attempt < ATTEMPTS else "failed")
+    assert job(store, new).error == CRASHED.to_bytes()
+    assert plan_of(store, new) == construct(new)
+
+
+def test_overrun_is_done(store: Store) -> None:
+    new = added(store, asked())
+    store.start(new.key)
+    store.overrun(new.key)
+    assert job(store, new).status == "done"
+
+
+def test_reopened_after_a_cancel_with_all_attempts(store: Store) -> None:
+    new = added(store, asked())
+    for _ in range(ATTEMPTS):
+        store.start(new.key)
+        store.lost(new.key, CRASHED)
+    assert store.reopen(new, 60)
+    assert job(store, new).status == "failed"
+    assert store.reopen(new, 0)
+    found = job(store, new)
+    assert (found.status, found.error, found.started_at, found.finished_at) == ("queued", None, None, None)
+    store.start(new.key)
+    store.lost(new.key, CRASHED)
+    assert job(store, new).status == "queued"
+
+
+def test_more_time_reopens_a_plan_that_is_not_optimal(store: Store) -> None:
+    new = added(store, asked(memory_limit=3, time_limit_s=10))
+    longer = new.model_copy(update={"time_limit_s": 20})
+    store.start(new.key)
+    store.finish(new.key, solve(new))
+    assert not plan_of(store, new).bound.proven_optimal
+    assert store.reopen(new, 0)
+    assert job(store, new).status == "done"
+    assert store.reopen(longer, 0)
+    assert job(store, new).status == "queued"
+    assert store.start(new.key) == longer
+
+
+def test_more_time_is_given_to_a_queued_problem(store: Store) -> None:
+    new = added(store, asked(time_limit_s=10))
+    for time_limit_s, kept in ((20, 20), (15, 20)):
+        assert store.reopen(new.model_copy(update={"time_limit_s": time_limit_s}), 0)
+        assert job(store, new).time_limit_s == kept
+
+
+def test_recover_queues_what_was_being_solved_oldest_first(store: Store) -> None:
+    first, second, done = added(store, asked()), added(store, asked()), added(store, asked())
+    store.start(done.key)
+    store.finish(done.key, construct(done))
+    store.start(second.key)
+    assert store.recover() == [first.key, second.key]
+    assert job(store, second).status == "queued"
+
+
+def test_discarded_plan_is_gone_and_its_row_not_given_again(store: Store) -> None:
+    new = added(store, asked())
+    row = job(store, new).plan
+    assert row is not None
+    assert store.discard(row) == new.key
+    found = job(store, new)
+    assert (found.status, found.plan) == ("queued", None)
+    store.start(new.key)
+    store.finish(new.key, construct(new))
+    again = job(store, new).plan
+    assert again is not None
+    assert again > row
+    assert store.discard(row) is None
+    assert job(store, new).status == "done"
+
+
+def test_everything_is_there_for_the_next_process(store: Store, url: str) -> None:
+    new = added(store, asked())
+    store.close()
+    other = Store(url)
+    other.create()
+    assert other.job(new.key) == job(store, new)
+    other.close()
