@@ -1,0 +1,1 @@
+"""Drawing plans for people."""
