@@ -20,7 +20,8 @@ from zbplan.instance import Instance, Orders
 from zbplan.placement import Placement
 from zbplan.plan import Plan
 from zbplan.problem import Problem
-from zbplan.simulate import Measures, measure, simulate
+from zbplan.simulate import Measures, measure
+from zbplan.tighten import tighten
 
 Builder = Callable[[Instance], Orders]
 
@@ -178,7 +179,7 @@ def _legal(instance: Instance, method: str) -> tuple[Orders, Measures]:
     if method not in _BUILDERS:
         raise MethodError(method, "is not a constructive schedule")
     orders = _BUILDERS[method](instance)
-    measures = measure(instance, simulate(instance, orders))
+    measures = measure(instance, tighten(instance, orders))
     over = np.flatnonzero(measures.peak - instance.static > instance.room)
     if len(over):
         device = int(over[0])

@@ -5,9 +5,9 @@ says what is preferred; that the orders are legal, fit into memory and end is th
 
 - Every stage runs F and B in the policy's launch sequence, so the oldest unfinished microbatch of a device is the same
   on all its stages.
-- Beside the oldest microbatch a device starts F only if, with every pending W done, there is still room for the oldest
-  one to reach all the device's stages, and for the highest peak. So the oldest microbatch can always go on, the next
-  one after it, and nothing can deadlock.
+- A device starts F only if, with every pending W done, its microbatches could still finish one after the other, the
+  oldest first: each finds room for its F to come, and for the highest peak, among what the ones after it hold. So the
+  oldest microbatch can always go on, and nothing can deadlock.
 - B runs as BW where splitting it would not fit.
 
 The kernels work on a few wide tables instead of one array per quantity: passing an array between compiled functions
@@ -28,15 +28,15 @@ NEVER = 1 << 62
 DURATION, HOLD, RELEASE = range(3)
 """Columns of the table of ops."""
 
-DEVICE, FORWARD_LAG, BACKWARD_LAG, SPLIT, KEY, CAP, DONE = 0, 1, 2, 3, 4, 6, 8
-"""Columns of the table of stages; KEY and DONE have one for F and one for B, CAP one for each phase."""
+DEVICE, FORWARD_LAG, BACKWARD_LAG, SPLIT, CAP, DONE = 0, 1, 2, 3, 4, 6
+"""Columns of the table of stages; CAP has one for each phase, DONE one for F and one for B."""
 
 FIRST, LAST, ROOM, WHOLE, PEAK, BACKLOG, LIVE, DRAINABLE, PENDING, WEIGHTS, LENGTH, CLOCK, WAKE = range(13)
 """Columns of the table of devices.
 
-Range in the list of stages; memory for activations, for one microbatch on all its stages, and the highest peak; see
-``Policy.backlog``; memory held, and held for pending W; number of pending W, of W done, of ops; end of the last op; when
-to choose the next one.
+Range in the list of stages; memory for activations, for one microbatch on all its stages, and the highest peak;
+``Policy.backlog``; memory held, and held for pending W; number of pending W, of W done, of ops; end of the last op;
+time of the next choice.
 """
 
 
@@ -47,10 +47,8 @@ class Policy(NamedTuple):
     ----------
     launch : int64[microbatches]
         The sequence in which microbatches enter every stage.
-    key : int64[stages, 2]
-        Of the n-th F (column 0) and B or BW (column 1) of a stage the key is ``key + n * step``; smaller keys go first.
-    step : int
-        See ``key``; 0 makes keys static priorities.
+    key : int64[2, stages, microbatches]
+        Of the n-th F (row 0) and the n-th B or BW (row 1) of each stage; smaller keys go first.
     slack : int
         An op whose key exceeds the device's smallest unfinished key by more than this waits.
     patience : int
@@ -67,7 +65,6 @@ class Policy(NamedTuple):
 
     launch: IntArray
     key: IntArray
-    step: int
     slack: int
     patience: int
     caps: IntArray
@@ -98,7 +95,7 @@ def task_of(instance: Instance, room: IntArray | None = None) -> Task:
     room = instance.room if room is None else room
     if (room < instance.smallest_room).any():
         raise ValueError("a device has less room than the smallest under which a plan exists")
-    stages = np.zeros((instance.stages, 10), dtype=np.int64)
+    stages = np.zeros((instance.stages, 8), dtype=np.int64)
     stages[:, DEVICE] = instance.device_of
     stages[:-1, FORWARD_LAG], stages[:-1, BACKWARD_LAG] = instance.forward_lag, instance.backward_lag
     devices = np.zeros((instance.devices, 13), dtype=np.int64)
@@ -126,7 +123,7 @@ def list_schedule(task: Task, policy: Policy) -> Orders:
         task.held,
         task.peak,
         policy.launch,
-        policy.step,
+        policy.key,
         policy.slack,
         policy.patience,
         policy.weight_gap,
@@ -137,7 +134,6 @@ def list_schedule(task: Task, policy: Policy) -> Orders:
 def _stage_table(task: Task, policy: Policy) -> IntArray:
     table = task.stages.copy()
     table[:, SPLIT] = task.splittable & policy.split
-    table[:, KEY : KEY + 2] = policy.key
     table[:, CAP : CAP + 2] = policy.caps
     return table
 
@@ -156,7 +152,7 @@ def _pass(
     held: IntArray,
     peak: IntArray,
     launch: IntArray,
-    step: int,
+    keys: IntArray,
     slack: int,
     patience: int,
     weight_gap: float,
@@ -175,7 +171,7 @@ def _pass(
         if now >= NEVER:
             return done, devices
         kind, stage, start, soonest = _best(
-            ops, stages, devices, held, launch, arrival, device, now, step, slack, patience
+            ops, stages, devices, held, launch, keys, arrival, device, now, slack, patience
         )
         gap = (soonest if kind < 0 else start) - now
         fits = kind < 0 or _fits(ops, stages, devices, held, peak, launch, device, kind, stage)
@@ -224,10 +220,10 @@ def _best(
     devices: IntArray,
     held: IntArray,
     launch: IntArray,
+    keys: IntArray,
     arrival: IntArray,
     device: int,
     now: int,
-    step: int,
     slack: int,
     patience: int,
 ) -> tuple[int, int, int, int]:
@@ -235,7 +231,7 @@ def _best(
     first, last = devices[device, FIRST], devices[device, LAST]
     oldest = stages[held[first], DONE + B]
     phase = 1 if stages[held[last - 1], DONE + B] > 0 else 0
-    limit = _key_limit(stages, held, first, last, len(launch), step, slack)
+    limit = _key_limit(stages, held, keys, first, last, slack)
     best_kind, best_stage, best_start, best_key, soonest = -1, 0, now, NEVER, NEVER
     for at in range(first, last):
         stage = held[at]
@@ -244,7 +240,7 @@ def _best(
             if position == len(launch):
                 continue
             ready = arrival[kind, stage, position]
-            key = stages[stage, KEY + kind] + position * step
+            key = keys[kind, stage, position]
             if ready < 0 or key >= best_key or (key > limit and position != oldest):
                 continue
             if kind == F and not _may_enter(ops, stages, devices, held, launch, device, stage, phase):
@@ -257,9 +253,7 @@ def _best(
 
 
 @inlined
-def _key_limit(
-    stages: IntArray, held: IntArray, first: int, last: int, microbatches: int, step: int, slack: int
-) -> int:
+def _key_limit(stages: IntArray, held: IntArray, keys: IntArray, first: int, last: int, slack: int) -> int:
     """Return the largest key that may run now."""
     if slack >= NEVER:
         return NEVER
@@ -267,8 +261,8 @@ def _key_limit(
     for at in range(first, last):
         for kind in (F, B):
             position = stages[held[at], DONE + kind]
-            if position < microbatches:
-                smallest = min(smallest, stages[held[at], KEY + kind] + position * step)
+            if position < keys.shape[2]:
+                smallest = min(smallest, keys[kind, held[at], position])
     return smallest + slack
 
 
@@ -283,7 +277,10 @@ def _may_enter(
     stage: int,
     phase: int,
 ) -> bool:
-    """Return whether caps and memory, with every pending W done, let the next F of a stage start."""
+    """Return whether caps and memory, with every pending W done, let the next F of a stage start.
+
+    Once the older microbatches give back what one needs on all stages, the younger ones are safe too.
+    """
     position = stages[stage, DONE + F]
     if position - stages[stage, DONE + B] >= stages[stage, CAP + phase]:
         return False
@@ -293,12 +290,21 @@ def _may_enter(
         return True
     hold = ops[stage * len(launch) + launch[position], HOLD]
     live = devices[device, LIVE] - devices[device, DRAINABLE] + hold + devices[device, PEAK]
-    of_oldest = hold if position == oldest else 0
-    for at in range(first, last):
-        other = held[at]
-        if stages[other, DONE + F] > oldest and stages[other, DONE + B] <= oldest:
-            of_oldest += ops[other * len(launch) + launch[oldest], HOLD]
-    return bool(live + max(0, devices[device, WHOLE] - of_oldest) <= devices[device, ROOM])
+    released = 0
+    for of in range(oldest, max(position, stages[held[first], DONE + F] - 1) + 1):
+        holds, needs = 0, 0
+        for at in range(first, last):
+            units = ops[held[at] * len(launch) + launch[of], HOLD]
+            if stages[held[at], DONE + F] + (held[at] == stage) <= of:
+                needs += units
+            elif stages[held[at], DONE + B] <= of:
+                holds += units
+        if live - released + needs > devices[device, ROOM]:
+            return False
+        released += holds
+        if released >= devices[device, WHOLE]:
+            break
+    return True
 
 
 @inlined

@@ -24,12 +24,11 @@ def planner(instance: Instance) -> Orders:
 def _policies(instance: Instance) -> Iterator[Policy]:
     """Backward before forward, later stages before earlier ones; W in long, in half as long and in all gaps."""
     stages, microbatches = instance.stages, instance.microbatches
-    backward = np.arange(stages, dtype=np.int64)
+    stage = np.arange(stages, dtype=np.int64)[:, None]
     for split, weight_gap in product((True, False), WEIGHT_GAPS):
         yield Policy(
             launch=np.arange(microbatches),
-            key=np.stack([2 * stages - backward, backward], axis=1),
-            step=0,
+            key=np.stack([2 * stages - stage, stage]).repeat(microbatches, axis=2),
             slack=NEVER,
             patience=0,
             caps=np.full((stages, 2), microbatches),

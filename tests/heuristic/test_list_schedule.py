@@ -20,14 +20,14 @@ KEYS = st.integers(-(10**6), 10**6)
 def policies(draw: st.DrawFn, instance: Instance) -> Policy:
     """Any policy at all, sensible or not."""
     stages, microbatches = instance.stages, instance.microbatches
-    pair = st.lists(KEYS, min_size=2 * stages, max_size=2 * stages)
+    cells = 2 * stages * microbatches
+    keys = st.lists(KEYS, min_size=cells, max_size=cells)
     caps = st.lists(st.integers(1, microbatches), min_size=2 * stages, max_size=2 * stages)
     backlog = st.lists(st.integers(0, 5), min_size=instance.devices, max_size=instance.devices)
     split = st.lists(st.booleans(), min_size=stages, max_size=stages)
     return Policy(
         launch=np.array(draw(st.permutations(range(microbatches))), dtype=np.int64),
-        key=np.array(draw(pair), dtype=np.int64).reshape(stages, 2),
-        step=draw(st.integers(0, 10**6)),
+        key=np.array(draw(keys), dtype=np.int64).reshape(2, stages, microbatches),
         slack=draw(st.one_of(st.just(NEVER), st.integers(0, 10**6))),
         patience=draw(st.integers(0, 10**7)),
         caps=np.array(draw(caps), dtype=np.int64).reshape(stages, 2),

@@ -1,31 +1,41 @@
 """The exact optimum of a tiny instance by brute force: the oracle of every bound and of every plan.
 
-It enumerates all semi-active schedules, op by op in the sequence of their starts, with B and W or BW wherever a stage
-is splittable, any sequence of microbatches, and memory. It shares no code with the bounds that it judges; a branch is
-cut only when the work that is left on a device cannot end before the best schedule so far.
+It enumerates all orders, op by op in the sequence of their earliest starts, with B and W or BW wherever a stage is
+splittable, any sequence of microbatches, and memory. It shares no code with the bounds that it judges; a branch is cut
+only when the work that is left on the devices cannot end before the best schedule so far.
+
+Under post-validation first ops may be put off. Time is then kept once per device: as it is when that device starts at 0
+and nothing else is ever late. The least longest span of the orders is the largest mean, over cycles of devices, of the
+time from the first start on one device to the last end on the next.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from zbplan.instance import BW, UNLIMITED, B, F, Instance, IntArray, W
+from zbplan.instance import BW, UNLIMITED, B, BoolArray, F, Instance, IntArray, W
 from zbplan.jit import kernel
+
+LONG_AGO = -(1 << 60)
 
 
 def optimum(instance: Instance) -> int | None:
-    """Return the least objective of any legal orders in ticks; None if no orders fit into memory."""
-    cells = instance.stages * instance.microbatches
+    """Return the least objective of any legal schedule in ticks; None if no orders fit into memory."""
+    cells, devices = instance.stages * instance.microbatches, instance.devices
     duration = instance.duration.reshape(4, cells)
-    best = np.array([UNLIMITED], dtype=np.int64)
-    apart = np.where(np.repeat(instance.splittable, instance.microbatches), duration[B] + duration[W], UNLIMITED)
-    left = np.zeros(instance.devices, dtype=np.int64)
+    splittable = np.repeat(instance.splittable, instance.microbatches)
+    apart = np.where(splittable, duration[B] + duration[W], UNLIMITED)
+    left = np.zeros(devices, dtype=np.int64)
     np.add.at(left, np.repeat(instance.device_of, instance.microbatches), duration[F] + np.minimum(apart, duration[BW]))
+    worlds = np.concatenate([np.zeros((1, devices), dtype=np.int64), np.full((devices, devices), LONG_AGO)])
+    np.fill_diagonal(worlds[1:], 0)
+    best = np.array([UNLIMITED], dtype=np.int64)
     _explore(
         np.zeros(cells, dtype=np.int64),
-        np.zeros((2, cells), dtype=np.int64),
-        np.stack([np.zeros_like(left), np.full_like(left, -1), np.zeros_like(left), left]),
-        np.int64(0),
+        np.full((devices + 1, 2, cells), LONG_AGO),
+        worlds if instance.post_validated else worlds[:1],
+        np.stack([np.zeros_like(left), left]),
+        0,
         best,
         instance.microbatches,
         duration,
@@ -37,7 +47,6 @@ def optimum(instance: Instance) -> int | None:
         instance.forward_lag,
         instance.backward_lag,
         instance.splittable,
-        instance.post_validated,
     )
     return None if best[0] == UNLIMITED else int(best[0])
 
@@ -46,7 +55,8 @@ def optimum(instance: Instance) -> int | None:
 def _explore(
     progress: IntArray,
     ends: IntArray,
-    device_state: IntArray,
+    clocks: IntArray,
+    load: IntArray,
     last_start: int,
     best: IntArray,
     microbatches: int,
@@ -58,54 +68,47 @@ def _explore(
     device_of: IntArray,
     forward_lag: IntArray,
     backward_lag: IntArray,
-    splittable: IntArray,
-    post_validated: bool,
+    splittable: BoolArray,
 ) -> None:
-    """Try every op that can come next; rows of ``device_state`` are clock, first start, live memory and work left."""
-    clock, first, live, left = device_state
-    stages = len(device_of)
+    """Try every op that can come next.
+
+    Rows of ``clocks`` are worlds: the first is the schedule in which all starts early, then one per device; rows of
+    ``load`` are live memory and work left per device.
+    """
+    live, left = load
     done = True
     for cell in range(len(progress)):
-        if progress[cell] == 3:
+        before = progress[cell]
+        if before == 3:
             continue
         done = False
         stage = cell // microbatches
         device = device_of[stage]
         for kind in range(4):
-            before = progress[cell]
             if before != (0, 1, 2, 1)[kind] or (kind == B and not splittable[stage]):
                 continue
-            ready = 0
-            if kind == F and stage > 0:
-                if progress[cell - microbatches] == 0:
-                    continue
-                ready = ends[0, cell - microbatches] + forward_lag[stage - 1]
-            elif kind in (B, BW):
-                ready = ends[0, cell]
-                if stage < stages - 1:
-                    if progress[cell + microbatches] < 2:
-                        continue
-                    ready = max(ready, ends[1, cell + microbatches] + backward_lag[stage])
-            start = max(clock[device], ready)
+            if kind == F and stage > 0 and progress[cell - microbatches] == 0:
+                continue
+            if kind in (B, BW) and stage < len(device_of) - 1 and progress[cell + microbatches] < 2:
+                continue
+            ready = _ready(kind, cell, stage, ends, microbatches, forward_lag, backward_lag)
+            start = max(clocks[0, device], ready[0])
             if start < last_start or live[device] + hold[kind, cell] + peak[cell] > room[device]:
                 continue
-            saved = device_state[:, device].copy()
-            end = start + duration[kind, cell]
-            clock[device] = end
-            if first[device] < 0:
-                first[device] = start
+            saved_clock, saved_load = clocks[:, device].copy(), load[:, device].copy()
+            for world in range(len(clocks)):
+                clocks[world, device] = max(clocks[world, device], ready[world]) + duration[kind, cell]
+                if kind != W:
+                    ends[world, min(kind, 1), cell] = clocks[world, device]
             live[device] += hold[kind, cell] - release[kind, cell]
             left[device] -= _shortest(kind, cell, duration, splittable[stage])
             progress[cell] = (1, 2, 3, 3)[kind]
-            if kind == F:
-                ends[0, cell] = end
-            elif kind != W:
-                ends[1, cell] = end
-            if _floor(clock, first, left, post_validated) < best[0]:
+            if _floor(clocks, left) < best[0]:
                 _explore(
                     progress,
                     ends,
-                    device_state,
+                    clocks,
+                    load,
                     start,
                     best,
                     microbatches,
@@ -118,12 +121,35 @@ def _explore(
                     forward_lag,
                     backward_lag,
                     splittable,
-                    post_validated,
                 )
             progress[cell] = before
-            device_state[:, device] = saved
+            clocks[:, device], load[:, device] = saved_clock, saved_load
     if done:
-        best[0] = min(best[0], _floor(clock, first, left, post_validated))
+        best[0] = min(best[0], _floor(clocks, left))
+
+
+@kernel
+def _ready(
+    kind: int,
+    cell: int,
+    stage: int,
+    ends: IntArray,
+    microbatches: int,
+    forward_lag: IntArray,
+    backward_lag: IntArray,
+) -> IntArray:
+    """Return when the inputs of an op are there, per world."""
+    ready = np.full(len(ends), LONG_AGO)
+    for world in range(len(ends)):
+        if kind == F and stage > 0:
+            ready[world] = ends[world, 0, cell - microbatches] + forward_lag[stage - 1]
+        elif kind == W:
+            ready[world] = ends[world, 1, cell]
+        elif kind != F:
+            ready[world] = ends[world, 0, cell]
+            if stage < len(backward_lag):
+                ready[world] = max(ready[world], ends[world, 1, cell + microbatches] + backward_lag[stage])
+    return ready
 
 
 @kernel
@@ -141,11 +167,19 @@ def _shortest(kind: int, cell: int, duration: IntArray, splittable: bool) -> int
 
 
 @kernel
-def _floor(clock: IntArray, first: IntArray, left: IntArray, post_validated: bool) -> int:
+def _floor(clocks: IntArray, left: IntArray) -> int:
     """Return what the objective comes to at least; exactly, once nothing is left."""
     lowest = np.int64(0)
-    for device in range(len(clock)):
-        begin = max(first[device], 0) if post_validated else 0
-        if first[device] >= 0 or not post_validated:
-            lowest = max(lowest, clock[device] + left[device] - begin)
+    if len(clocks) == 1:
+        for device in range(len(left)):
+            lowest = max(lowest, clocks[0, device] + left[device])
+        return lowest
+    for a in range(len(left)):
+        lowest = max(lowest, clocks[1 + a, a] + left[a])
+        for b in range(len(left)):
+            there = clocks[1 + a, b] + left[b]
+            lowest = max(lowest, -(-(there + clocks[1 + b, a] + left[a]) // 2))
+            for c in range(len(left)):
+                round_trip = there + clocks[1 + b, c] + left[c] + clocks[1 + c, a] + left[a]
+                lowest = max(lowest, -(-round_trip // 3))
     return lowest
