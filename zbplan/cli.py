@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     AnyRecord = TypeVar("AnyRecord", bound=Record)
 
-NO, BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
+NO, BAD_INPUT, BUG, INTERRUPTED, CLOSED_PIPE = 1, 2, 70, 130, 141
 
 EXTRAS = {
     "solver": ("highspy", "networkx", "numba", "ortools", "pulp", "rich", "typer"),
@@ -122,7 +123,12 @@ def main() -> None:
     """Run the command line and exit with its status."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    app()
+    try:
+        app()
+    except Exception:
+        # Python's own status for it is 1, which here is an answer.
+        traceback.print_exc()
+        sys.exit(BUG)
 
 
 def _example(*lines: str) -> str:

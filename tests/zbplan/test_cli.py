@@ -437,6 +437,14 @@ def test_a_full_disk_is_named(folder: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_bug_is_no_answer(folder: Path) -> None:
+    program = "from zbplan import cli; cli.files.read = lambda source: 1 // 0; cli.main()"
+    command = [sys.executable, "-c", program, "validate", "plan.json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 70
+    assert "ZeroDivisionError" in done.stderr
+
+
 # What is not installed
 
 
