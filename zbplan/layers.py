@@ -101,12 +101,6 @@ class Layers(Record):
         fields["splittable"] = [all(splits[layer] for layer in stage) for stage in stages]
         return {"stages": len(stages), **fields}
 
-    def even_cut(self, stages: int) -> list[int]:
-        """Return the starts of a cut in stages of as equal numbers of layers as possible, the longer ones first."""
-        if not 1 <= stages <= self.count:
-            raise InvalidInputError([Finding("$.stages", str(stages), f"1 to {self.count}, a layer or more each")])
-        return [-(-stage * self.count // stages) for stage in range(stages)]
-
     def _splits(self) -> list[bool]:
         return self.splittable if isinstance(self.splittable, list) else [self.splittable] * self.count
 
@@ -116,6 +110,19 @@ class Layers(Record):
             needed = f"0, then larger layers below {self.count}, one per stage"
             raise InvalidInputError([Finding("$.starts", str(list(starts)), needed)])
         return list(starts)
+
+
+def even_starts(count: int, stages: int) -> list[int]:
+    """Return the first layer of each stage of a cut in as equal numbers of layers as possible, longer stages first.
+
+    Raises
+    ------
+    InvalidInputError
+        When there are more stages than layers.
+    """
+    if not 1 <= stages <= count:
+        raise InvalidInputError([Finding("$.stages", str(stages), f"1 to {count}, a layer or more each")])
+    return [-(-stage * count // stages) for stage in range(stages)]
 
 
 def _total(values: Sequence[float]) -> float:

@@ -9,6 +9,7 @@ from hypothesis import given
 
 from tests.strategies import problems
 from zbplan.errors import InvalidInputError
+from zbplan.layers import even_starts
 from zbplan.problem import Problem
 from zbplan.profile import Profile
 
@@ -200,14 +201,10 @@ def test_transfer_times_that_differ_can_be_replaced_for_a_cut() -> None:
 
 @pytest.mark.parametrize(("stages", "starts"), [(1, [0]), (2, [0, 2]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])])
 def test_an_even_cut_gives_the_first_stages_the_longer_share(stages: int, starts: list[int]) -> None:
-    layers = Profile.parse({**LEAST, "layers": LAYERS}).layers
-    assert layers is not None
-    assert layers.even_cut(stages) == starts
+    assert even_starts(4, stages) == starts
 
 
 @pytest.mark.parametrize("stages", [0, 5])
 def test_an_even_cut_needs_a_layer_for_each_stage(stages: int) -> None:
-    layers = Profile.parse({**LEAST, "layers": LAYERS}).layers
-    assert layers is not None
     with pytest.raises(InvalidInputError, match=rf"found {stages}; needed 1 to 4, a layer or more each"):
-        layers.even_cut(stages)
+        even_starts(4, stages)
