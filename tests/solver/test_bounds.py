@@ -84,6 +84,7 @@ def test_memory_that_holds_few_microbatches_is_named_as_the_reason() -> None:
     row = paper_rows()[0]
     bound = lower_bound(paper_problem(row, memory_limit="1x", optimizer="post_validated").instance())
     assert bound.reason == (
-        "device 0 has 1102.68 ms of work; its first gradient comes back 283.192 ms later, "
-        "of which its memory lets it fill 148.176 ms with F"
+        "device 0: it has 1102.68 ms of work; its first gradient comes back after 283.192 ms, "
+        "of which its memory lets it fill 148.176 ms with F; its last microbatch takes 310.615 ms to come back, "
+        "where its memory leaves it at most 237.906 ms of work"
     )

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from heuristic import best_per_placement
+from solver.bounds import lower_bound
+from solver.cp_sat import Listener, Settings, solve_cp_sat
+from tests.heuristic.problems import linear
+from tests.solver.exact import optimum
+from tests.solver.tiny import tiny_problem
+from zbplan.instance import Orders
+from zbplan.plan import Plan
+from zbplan.problem import Problem
+from zbplan.simulate import measure
+from zbplan.tighten import tighten
+from zbplan.validate import check
+
+ACCEPTED = "The solution hint is complete and is feasible."
+
+TIGHT = {"m_b_bytes": 2, "m_w_bytes": 1, "memory_limit": "1x"}
+
+
+def start_of(problem: Problem) -> Orders:
+    return best_per_placement(problem)[0].orders
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_cp_sat_agrees_with_brute_force_on_tiny_instances_of_every_kind(part: int) -> None:
+    for seed in range(60 * part, 60 * part + 60):
+        problem = tiny_problem(seed)
+        instance = problem.instance()
+        outcome = solve_cp_sat(instance, start_of(problem), time_limit_s=60, settings=Settings(workers=1))
+        assert outcome.status == "OPTIMAL", seed
+        assert outcome.orders is not None
+        plan = check(Plan.build(problem, problem.placements[0], outcome.orders, method="cp_sat"))
+        assert instance.clock.units(plan.metrics.iteration_ms) == outcome.bound == optimum(instance), seed
+
+
+def test_the_bound_as_a_cut_and_a_start_that_meets_it_leave_nothing_to_do() -> None:
+    problem = linear(4, 8, 3, 3, 2, m_b_bytes=2, m_w_bytes=1, memory_limit="2x")
+    instance = problem.instance()
+    bound = lower_bound(instance).ticks
+    start = start_of(problem)
+    assert measure(instance, tighten(instance, start)).iteration == bound
+    outcome = solve_cp_sat(instance, start, bound=bound, time_limit_s=60)
+    assert (outcome.status, outcome.bound) == ("OPTIMAL", bound)
+
+
+def solve_logged(problem: Problem) -> str:
+    lines: list[str] = []
+    solve_cp_sat(problem.instance(), start_of(problem), time_limit_s=30, settings=Settings(log=lines.append))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("devices", "placement"), [(4, "linear"), (2, "v"), (2, "interleaved")])
+def test_the_log_says_that_the_start_is_complete_and_feasible(devices: int, placement: str) -> None:
+    profile = {"stages": 4, "t_f_ms": 3, "t_b_ms": 2, "t_w_ms": 1, "t_comm_ms": 0, "m_b_bytes": 2, "m_w_bytes": 1}
+    asked = {"placement": placement, "memory_limit": "1x", "optimizer": "post_validated"}
+    problem = Problem.parse({"profile": profile, "devices": devices, "microbatches": 4, **asked})
+    assert ACCEPTED in solve_logged(problem)
+
+
+def test_a_fused_start_is_accepted_where_bw_is_worth_it() -> None:
+    problem = linear(3, 3, 3, 2, 2, t_bw_ms=3, m_b_bytes=1, m_w_bytes=3, memory_limit="1x")
+    assert ACCEPTED in solve_logged(problem)
+
+
+def test_better_orders_and_bounds_are_told_as_they_are_found() -> None:
+    problem = linear(4, 8, 3.1, 2.9, 1.7, comm=0.1, m_b_bytes=3, m_w_bytes=1, memory_limit="0.75x")
+    instance = problem.instance()
+    values: list[int] = []
+    bounds: list[int] = []
+    listener = Listener(
+        on_orders=lambda orders: values.append(measure(instance, tighten(instance, orders)).iteration),
+        on_bound=bounds.append,
+    )
+    outcome = solve_cp_sat(instance, start_of(problem), time_limit_s=60, listener=listener)
+    assert outcome.status == "OPTIMAL"
+    assert values == sorted(values, reverse=True)
+    assert bounds == sorted(bounds)
+    assert min(values) == outcome.bound >= max(bounds)
+
+
+@pytest.mark.parametrize("factor", [1, 1e-6, 1e11])
+def test_times_of_any_size_give_the_same_schedule_in_proportion(factor: float) -> None:
+    times = (3 * factor, 2 * factor, 1 * factor)
+    problem = linear(3, 4, *times, comm=factor, **TIGHT)
+    instance = problem.instance()
+    outcome = solve_cp_sat(instance, start_of(problem), time_limit_s=60)
+    assert outcome.status == "OPTIMAL"
+    assert instance.clock.value(outcome.bound) == pytest.approx(40 * factor, rel=1e-9)
