@@ -211,10 +211,6 @@ class Problem(Record):
         profile = {name: value for name, value in self.canonical_profile.items() if name != "environment"}
         return digest({"problem": {**self.canonical, "profile": profile}, "revision": REVISION})
 
-    def on(self, placement: Placement) -> Problem:
-        """Return the same problem asked for one placement."""
-        return self.model_copy(update={"placement": placement})
-
     def instance(self, placement: Placement | None = None) -> Instance:
         """Return the problem as integer arrays, on its only placement or on the one given.
 

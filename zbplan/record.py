@@ -76,6 +76,13 @@ class Record(BaseModel):
         except OSError as error:
             raise InvalidInputError([Finding(str(path), error.strerror or str(error), "a readable file")]) from None
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy, with changes that the caller answers for; what was computed from the old fields is not kept."""
+        copy = super().model_copy(update=update, deep=deep)
+        for name in copy.__dict__.keys() - type(self).model_fields.keys():
+            del copy.__dict__[name]
+        return copy
+
     def to_json(self) -> str:
         """Return the JSON text; reading it back gives an equal record."""
         return canonical_json(self.model_dump(mode="json", exclude_none=False))

@@ -166,3 +166,10 @@ def test_smallest_room_is_one_microbatch_through_all_stages_of_the_device() -> N
     profile = {"stages": 8, "m_b_bytes": [1, 2, 3, 4, 5, 6, 7, 8], "m_w_bytes": 99, "m_peak_bytes": 0.5}
     instance = problem(profile, placement="v").instance()
     assert [instance.memory.value(room) for room in instance.smallest_room.tolist()] == [9.5] * 4
+
+
+def test_changed_copy_computes_everything_anew() -> None:
+    first = problem()
+    assert first.key != first.model_copy(update={"method": "1f1b"}).key
+    assert first.instance().room[0] == 8
+    assert first.model_copy(update={"memory_limit": 8.5}).instance().room[0] == 85
