@@ -1,7 +1,6 @@
 # Each target installs what it needs into .venv when it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := zbplan heuristic solver profiler api runtime_client benchmarks examples tests
 
 .PHONY: demo test lint format bench clean
 
@@ -18,14 +17,14 @@ test: .venv/installed
 	$(BIN)/pytest
 
 lint: .venv/installed
-	$(BIN)/ruff check $(SOURCES)
-	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: .venv/installed
-	$(BIN)/ruff check --fix $(SOURCES)
-	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 clean:
 	rm -rf .venv build dist *.egg-info
