@@ -4,57 +4,106 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from pydantic import JsonValue
 
-from profiler.samples import Duration
+from profiler.samples import NEVER, Duration
 from profiler.stage import StageFigures
-from profiler.transfer import Boundary
+from zbplan.evidence import TIMES, Check
+from zbplan.layers import even_starts
 from zbplan.placement import Placement
 from zbplan.profile import EngineMode, Profile
 
-TIMES = ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms")
 MEMORY = ("m_b_bytes", "m_w_bytes", "m_static_bytes", "m_peak_bytes")
 
 
-def assemble(
-    *,
-    name: str,
-    engine_mode: EngineMode,
-    figures: Sequence[StageFigures],
-    boundaries: Sequence[Boundary],
-    transfers: Sequence[tuple[Duration, Duration]],
-    placement: Placement,
-    t_comm_ms: float | None,
-    environment: Mapping[str, Any],
-) -> Profile:
-    """Return the profile of figures per stage and of transfers, forward and backward, per boundary.
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """All that was measured of a pipeline.
 
-    A T_comm that is given stands for the transfers; measured ones hold for the placement on which they were measured.
-    Beside the environment that it is given, the profile's says in ``statistics``, for each measured time, the median
-    absolute deviation (``spread_ms``) and the number of ``samples`` behind each median.
+    Attributes
+    ----------
+    figures
+        Per stage, or per layer.
+    boundary_bytes
+        One forward transfer behind each of them but the last.
+    transfers
+        T_comm forward and backward of each boundary; None where it is given.
+    t_comm_ms
+        The given T_comm.
+    placement
+        On which T_comm was measured.
+    forced
+        What ``--force`` let pass.
     """
-    durations = {field: [figure.times[field] for figure in figures] for field in TIMES}
-    ways = {"forward": [there for there, _ in transfers], "backward": [back for _, back in transfers]}
-    measured = {} if t_comm_ms is not None else {"placement": placement}
-    statistics = {
-        **{field: _statistics(column) for field, column in durations.items()},
-        "t_comm_ms": {way: _statistics(column) for way, column in ways.items()} if measured else "given",
-    }
-    return Profile.parse(
-        {
-            "name": name,
-            "stages": len(figures),
-            "engine_mode": engine_mode,
-            **{field: _medians(column) for field, column in durations.items()},
-            "t_comm_ms": {way: _medians(column) for way, column in ways.items()} if measured else t_comm_ms,
-            **{field: [figure.memory[field] for figure in figures] for field in MEMORY},
-            "boundary_bytes": [*(boundary.nbytes for boundary in boundaries), 0],
-            "environment": {**environment, **measured, "dtype": _dtype(figures), "statistics": statistics},
+
+    name: str
+    engine_mode: EngineMode
+    figures: Sequence[StageFigures]
+    boundary_bytes: Sequence[int]
+    transfers: Sequence[tuple[Duration, Duration]] | None
+    t_comm_ms: float | None
+    placement: Placement
+    forced: Sequence[str]
+    checks: Sequence[Check]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the measured fields, one number per stage, and the statistics behind the times.
+
+        A fused backward that was timed nowhere is left out.
+        """
+        durations = {name: [figure.times[name] for figure in self.figures] for name in TIMES}
+        if all(duration is NEVER for duration in durations["t_bw_ms"]):
+            del durations["t_bw_ms"]
+        return {
+            **{name: medians(column) for name, column in durations.items()},
+            **{name: [figure.memory[name] for figure in self.figures] for name in MEMORY},
+            "boundary_bytes": [*self.boundary_bytes, 0],
+            "splittable": [figure.splittable for figure in self.figures],
+            "statistics": {name: statistics(column) for name, column in durations.items()},
         }
-    )
+
+    def shared(self) -> dict[str, Any]:
+        """Return what a profile of stages and one of layers have in common."""
+        return {
+            "name": self.name,
+            "engine_mode": self.engine_mode,
+            "estimated": [] if self.transfers is not None else ["t_comm_ms"],
+            "forced": list(self.forced),
+            "checks": list(self.checks),
+            "environment": {**self.environment, "dtype": _dtype(self.figures)},
+        }
+
+
+def stage_profile(found: Measurement) -> Profile:
+    """Return the profile of measured stages; T_comm holds for the placement on which it was measured."""
+    columns, shared = found.columns(), found.shared()
+    t_comm_ms: Any = found.t_comm_ms
+    if found.transfers is not None:
+        ways = {"forward": [there for there, _ in found.transfers], "backward": [back for _, back in found.transfers]}
+        t_comm_ms = {way: medians(column) for way, column in ways.items()}
+        columns["statistics"]["t_comm_ms"] = {way: statistics(column) for way, column in ways.items()}
+        shared["environment"]["placement"] = found.placement
+    return Profile.parse({"stages": len(found.figures), **columns, **shared, "t_comm_ms": t_comm_ms})
+
+
+def layer_profile(found: Measurement, stages: int) -> Profile:
+    """Return the profile of measured layers, cut evenly in stages.
+
+    T_comm is that of the slowest transfer, in whichever direction: it has to hold for any cut.
+    """
+    columns = found.columns()
+    count = len(found.figures)
+    t_comm_ms = found.t_comm_ms
+    if found.transfers is not None:
+        t_comm_ms = max((duration.median_ms for pair in found.transfers for duration in pair), default=0.0)
+    layers = {"count": count, **columns}
+    whole = Profile.parse({"stages": count, **columns, **found.shared(), "t_comm_ms": t_comm_ms, "layers": layers})
+    return whole.cut(even_starts(count, stages)).model_copy(update={"checks": whole.checks})
 
 
 def describe(device: torch.device) -> dict[str, JsonValue]:
@@ -66,14 +115,16 @@ def describe(device: torch.device) -> dict[str, JsonValue]:
     return {"device": name, "torch": torch.__version__, "threads": torch.get_num_threads()}
 
 
-def _medians(column: Sequence[Duration]) -> list[float]:
+def medians(column: Sequence[Duration]) -> list[float]:
+    """Return the medians as a profile keeps them."""
     return [round(duration.median_ms, 6) for duration in column]
 
 
-def _statistics(column: Sequence[Duration]) -> dict[str, JsonValue]:
+def statistics(column: Sequence[Duration]) -> dict[str, JsonValue]:
+    """Return what stands behind the medians."""
     return {
         "spread_ms": [round(duration.spread_ms, 6) for duration in column],
-        "samples": [duration.samples for duration in column],
+        "count": [duration.samples for duration in column],
     }
 
 

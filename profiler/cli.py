@@ -7,25 +7,28 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import get_args
 
 import torch
 import torch.distributed as dist
 
-from profiler.agent import Turns, measure
+from profiler.agent import Options, Turns, measure, measure_layers
+from profiler.delivery import add_delivery, deliver
 from profiler.errors import MeasurementError
-from profiler.model import load_function, load_model
-from profiler.post import post
-from profiler.table import table
+from profiler.model import LayeredModel, StagedModel, load_function, load_layers, load_model
+from profiler.models import PAPER_MODELS
+from profiler.progress import Progress, bar
 from zbplan import placement as placements
 from zbplan.errors import ZbplanError
-from zbplan.profile import Profile
+from zbplan.profile import EngineMode, Profile
 
 EXAMPLE = """\
-example, one process for each of four devices:
-  torchrun --standalone --nproc-per-node 4 -m profiler examples.gpt:staged_model \\
-      --splitter runtime_client:split --output profile.json
+examples:
+  one process for each of four devices:
+    torchrun --standalone --nproc-per-node 4 -m profiler examples.gpt:staged_model \\
+        --splitter runtime_client:split --output profile.json
+  all stages in turn on one GPU, with a T_comm from elsewhere:
+    python -m profiler gpt-1.5b --stages 8 --t-comm-ms 0.6 --splitter runtime_client:split
 """
 
 
@@ -46,7 +49,7 @@ def main(arguments: Sequence[str], *, prog: str = "python -m profiler", splitter
         with _process_group(_device(options)):
             profile = _measure(options)
         if _rank() == 0:
-            _deliver(profile, options)
+            deliver(profile, options)
     except ZbplanError as error:
         if _rank() == 0 or not getattr(error, "on_every_rank", False):
             print(f"{prog}: {error}", file=sys.stderr)  # noqa: T201
@@ -62,51 +65,80 @@ def _parser(prog: str, splitter: str | None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("factory", help="module:function; called with the number of stages, returns a profiler.StagedModel")
-    add("--stages", type=int, help="number of stages (default: one per process)")
-    add("--placement", choices=["linear", "interleaved", "v"], default="linear", help="which stages a process holds")
-    add("--engine-mode", choices=["weight_grad_store", "fused"], default="weight_grad_store", help="how backward runs")
+    known = ", ".join(PAPER_MODELS)
+    add("factory", help=f"module:function, called with the number of stages for a StagedModel; or one of {known}")
+    add("--stages", type=int, help="number of stages (default: one per device)")
+    add("--layers", action="store_true", help="measure per layer; module:function is called for a LayeredModel")
+    add("--placement", choices=["linear", "interleaved", "v"], default="linear", help="which stages a device holds")
+    add("--engine-mode", choices=get_args(EngineMode), default="weight_grad_store", help="how backward runs")
     add("--splitter", default=splitter, help="module:function that splits a stage's backward (default: %(default)s)")
+    add("--unsplit", metavar="I,J", default="", help="stages (or layers) that are to run BW only")
     add("--device", choices=["cpu", "cuda"], help="where to compute (default: cuda where there is one)")
+    add("--tensor-parallel", type=int, default=1, metavar="K", help="processes that make up a device (default: 1)")
     add("--warmup", type=int, default=2, help="runs of each op that are dropped (default: %(default)s)")
     add("--samples", type=int, default=5, help="runs of each op whose median counts (default: %(default)s)")
-    add("--turns", choices=get_args(Turns), default="auto", help="whether processes measure at the same time")
-    add("--t-comm-ms", type=float, help="T_comm, where it is not to be measured")
-    add("--name", help="name of the profile (default: the model's)")
-    add("--output", "-o", type=Path, default=Path("profile.json"), help="file to write (default: %(default)s)")
-    add("--post", metavar="URL", help="service to post the profile to, once it is written")
+    add("--turns", choices=get_args(Turns), default="auto", help="whether devices measure at the same time")
+    add("--t-comm-ms", type=float, help="T_comm, where it is not to be measured; the profile says so")
+    add("--force", action="store_true", help="keep a profile whose samples are too few or scattered; it says so")
+    add_delivery(parser)
     return parser
 
 
 def _measure(options: argparse.Namespace) -> Profile:
-    if options.engine_mode == "weight_grad_store" and options.splitter is None:
-        raise MeasurementError("found no --splitter; needed one for weight_grad_store, or --engine-mode fused")
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    stages = count if options.stages is None else options.stages
-    profile = measure(
-        load_model(options.factory, stages),
-        splitter=load_function(options.splitter) if options.engine_mode == "weight_grad_store" else None,
+    devices = max(int(os.environ.get("WORLD_SIZE", "1")) // max(options.tensor_parallel, 1), 1)
+    stages = devices if options.stages is None else options.stages
+    if options.layers:
+        layered = _layers(options)
+        with bar(2 * len(layered.layers) - 1, show=_rank() == 0) as progress:
+            return measure_layers(layered, stages, _options(options, progress))
+    model = _model(options, stages)
+    placement = None if devices == 1 else placements.candidates(options.placement, stages, devices)[0]
+    with bar(2 * stages - 1, show=_rank() == 0) as progress:
+        return measure(model, _options(options, progress), placement=placement)
+
+
+def _options(options: argparse.Namespace, progress: Progress) -> Options:
+    stored = options.engine_mode == "weight_grad_store" and options.splitter is not None
+    return Options(
+        engine_mode=options.engine_mode,
+        splitter=load_function(options.splitter) if stored else None,
+        unsplit=_numbers(options.unsplit),
         device=_device(options),
-        placement=None if count == 1 else placements.candidates(options.placement, stages, count)[0],
         warmup=options.warmup,
         steady=options.samples,
         turns=options.turns,
         t_comm_ms=options.t_comm_ms,
+        tensor_parallel=options.tensor_parallel,
+        force=options.force,
+        progress=progress,
     )
-    return profile if options.name is None else profile.model_copy(update={"name": options.name})
 
 
-def _deliver(profile: Profile, options: argparse.Namespace) -> None:
-    print(table(profile))  # noqa: T201
+def _model(options: argparse.Namespace, stages: int) -> StagedModel:
+    if options.factory in PAPER_MODELS:
+        from profiler import gpt
+
+        return gpt.staged_model(PAPER_MODELS[options.factory], stages, dtype=_dtype(options))
+    return load_model(options.factory, stages)
+
+
+def _layers(options: argparse.Namespace) -> LayeredModel:
+    if options.factory in PAPER_MODELS:
+        from profiler import gpt
+
+        return gpt.layered_model(PAPER_MODELS[options.factory], dtype=_dtype(options))
+    return load_layers(options.factory)
+
+
+def _dtype(options: argparse.Namespace) -> torch.dtype:
+    return torch.bfloat16 if _device(options).type == "cuda" else torch.float32
+
+
+def _numbers(text: str) -> list[int]:
     try:
-        options.output.write_text(profile.to_json(), encoding="utf-8")
-    except OSError as error:
-        print(profile.to_json())  # noqa: T201 (so that it is not lost)
-        raise MeasurementError(f"{options.output}: found {error.strerror}; needed a file to write") from error
-    print(f"wrote {options.output}")  # noqa: T201
-    if options.post is not None:
-        post(profile, options.post)
-        print(f"posted to {options.post}")  # noqa: T201
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise MeasurementError(f"--unsplit: found {text!r}; needed numbers of stages such as 0,3") from None
 
 
 def _device(options: argparse.Namespace) -> torch.device:
@@ -124,6 +156,8 @@ def _rank() -> int:
 @contextmanager
 def _process_group(device: torch.device) -> Iterator[None]:
     """Join the processes that torchrun started, if it did."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     if "WORLD_SIZE" not in os.environ:
         yield
         return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -25,7 +25,7 @@ class Meter(Protocol):
         """Return the most bytes alive since the last call of this."""
 
 
-class StorageMeter(TorchDispatchMode):
+class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows each storage that an op allocates until it is freed.
 
     A storage counts once, whatever views share it. What an op returns of its own arguments (views, in-place results,
@@ -34,7 +34,7 @@ class StorageMeter(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._alive: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
         self._peak = 0
 
@@ -87,23 +87,38 @@ def total_bytes(tensors: Any) -> int:
     return sum({id(storage): storage.nbytes() for storage in _storages(tensors)}.values())
 
 
-def static_bytes(module: nn.Module, optimizer: OptimizerFactory) -> int:
-    """Return the bytes of a stage's parameters, buffers, gradients and optimizer state.
+StateBytes = Callable[[nn.Parameter], int]
+"""Bytes of an optimizer's state of one parameter."""
 
-    The optimizer's state is taken from a step on a copy of one parameter at a time, so that the stage stays as it is.
-    """
+
+def static_bytes(module: nn.Module, state_bytes: StateBytes) -> int:
+    """Return the bytes of a stage's parameters, buffers, gradients and optimizer state."""
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     gradients = sum(parameter.numel() * parameter.element_size() for parameter in trainable)
-    state = sum(_state_bytes(parameter, optimizer) for parameter in trainable)
-    return total_bytes([*module.parameters(), *module.buffers()]) + gradients + state
+    return total_bytes([*module.parameters(), *module.buffers()]) + gradients + sum(map(state_bytes, trainable))
 
 
-def _state_bytes(parameter: nn.Parameter, optimizer: OptimizerFactory) -> int:
-    copy = nn.Parameter(parameter.detach().clone())
-    copy.grad = torch.zeros_like(copy)
-    stepped = optimizer([copy])
-    stepped.step()
-    return total_bytes([tensor for tensor in tree_leaves(stepped.state[copy]) if _on(tensor, copy.device)])
+def state_after_a_step(optimizer: OptimizerFactory) -> StateBytes:
+    """Take the state from a step on a copy of one parameter at a time, so that the stage stays as it is."""
+
+    def state_bytes(parameter: nn.Parameter) -> int:
+        copy = nn.Parameter(parameter.detach().clone())
+        copy.grad = torch.zeros_like(copy)
+        stepped = optimizer([copy])
+        stepped.step()
+        return _state_bytes(stepped, copy)
+
+    return state_bytes
+
+
+def state_of(optimizer: optim.Optimizer | None) -> StateBytes:
+    """Take the state as a running job's optimizer holds it; without one there is none."""
+    return lambda parameter: 0 if optimizer is None else _state_bytes(optimizer, parameter)
+
+
+def _state_bytes(optimizer: optim.Optimizer, parameter: nn.Parameter) -> int:
+    state = optimizer.state.get(parameter, {})
+    return total_bytes([tensor for tensor in tree_leaves(state) if _on(tensor, parameter.device)])
 
 
 def _on(value: object, device: torch.device) -> bool:

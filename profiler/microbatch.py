@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
+from profiler.backward import Backward, fused
 from profiler.errors import MeasurementError
 
 Tensors = tuple[Tensor, ...]
@@ -32,15 +33,23 @@ class Stage:
         Example input; the tensors that require a gradient get one in B.
     loss
         For the last stage, what turns its output into the loss.
-    dw_builder
-        For a split backward, what returns a microbatch's W at the end of its B.
+    keywords
+        Further inputs by name, which no transfer brings.
+    backward
+        How the backward runs.
     """
 
     index: int
     module: nn.Module
     inputs: Tensors
     loss: Callable[[Any], Tensor] | None = None
-    dw_builder: Callable[[], Callable[..., None]] | None = None
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    backward: Backward = fused
+
+    @property
+    def splits(self) -> bool:
+        """Whether B and W run apart."""
+        return self.backward is not fused
 
     def arrival(self) -> Tensors:
         """Return a fresh input, as a receive leaves it."""
@@ -48,7 +57,7 @@ class Stage:
 
     def forward(self, inputs: Tensors) -> Tensors:
         """Run F, on the last stage with the loss."""
-        output = self.module(*inputs)
+        output = self.module(*inputs, **self.keywords)
         if self.loss is not None:
             output = self.loss(output)
         return tuple(output) if isinstance(output, tuple | list) else (output,)
@@ -72,15 +81,18 @@ def run_microbatch(stage: Stage, watch: Watch) -> None:
     gradients = None if stage.loss is not None else [root.detach().clone() for root in roots]
     run_weights = None
     if roots:
-        with named(stage.index, "B" if stage.dw_builder else "BW"), watch("B"):
-            torch.autograd.backward(roots, gradients)
-            if stage.dw_builder is not None:
-                run_weights = stage.dw_builder()
+        with named(stage.index, "B" if stage.splits else "BW"), watch("B"):
+            run_weights = stage.backward(roots, gradients, inputs)
     _give_away_gradients(inputs)
     del inputs, outputs, roots, gradients
     if run_weights is not None:
         with named(stage.index, "W"), watch("W"):
             run_weights()
+
+
+def moved(nest: Any, device: Any) -> Any:
+    """Return a nest with its tensors on a device."""
+    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, nest)
 
 
 def _give_away_gradients(inputs: Tensors) -> None:
@@ -94,6 +106,8 @@ def named(stage: int, op: str) -> Iterator[None]:
     """Give what goes wrong inside an op the stage's and the op's name."""
     try:
         yield
+    except MeasurementError as error:
+        raise MeasurementError(f"stage {stage}, {op}: {error}") from error
     except Exception as error:
-        found = f"{type(error).__name__}: {error}"
+        found = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise MeasurementError(f"stage {stage}, {op}: found {found}; needed one that runs") from error

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 from torch import Tensor, nn, optim
@@ -24,15 +25,16 @@ microbatch's B, it returns the function that runs this microbatch's W.
 OptimizerFactory = Callable[[list[nn.Parameter]], optim.Optimizer]
 
 
+Part = nn.Module | Callable[[], nn.Module]
+"""A stage or layer: the module, or a function that builds it, so that a process builds only what it measures."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class StagedModel:
-    """A model cut in stages, with one example microbatch.
+class _Model:
+    """What a model needs beside its modules.
 
     Attributes
     ----------
-    stages
-        Stage 0 … S−1 in forward order: a module, or a function that builds it, so that a process builds only the
-        stages that it measures. A stage takes the tensors that the stage before it returns, a tensor or a tuple.
     microbatch
         Input tensors of stage 0.
     target
@@ -47,7 +49,6 @@ class StagedModel:
         What to keep about the model in the profile, such as ``microbatch_size`` and ``sequence_length``.
     """
 
-    stages: Sequence[nn.Module | Callable[[], nn.Module]]
     microbatch: tuple[Tensor, ...]
     target: Any
     loss: Callable[[Any, Any], Tensor]
@@ -55,10 +56,67 @@ class StagedModel:
     name: str = ""
     environment: Mapping[str, JsonValue] = field(default_factory=dict)
 
+
+@dataclass(frozen=True, kw_only=True)
+class StagedModel(_Model):
+    """A model cut in stages, with one example microbatch.
+
+    Attributes
+    ----------
+    stages
+        Stage 0 … S−1 in forward order. A stage takes the tensors that the stage before it returns, one or a tuple.
+    """
+
+    stages: Sequence[Part]
+
     def build(self, stage: int) -> nn.Module:
         """Return the module of a stage."""
         entry = self.stages[stage]
         return entry if isinstance(entry, nn.Module) else entry()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayeredModel(_Model):
+    """A model as a list of layers, still to be cut in stages, with one example microbatch.
+
+    Attributes
+    ----------
+    layers
+        In forward order. A layer takes the tensors that the layer before it returns, one or a tuple.
+    """
+
+    layers: Sequence[Part]
+
+    def one_layer_each(self) -> StagedModel:
+        """Return the model with each layer a stage."""
+        return self._staged(self.layers)
+
+    def cut(self, starts: Sequence[int]) -> StagedModel:
+        """Return the model cut in stages, given the first layer of each."""
+        bounds = [*starts, len(self.layers)]
+        return self._staged([_Chain(self.layers[first:last]) for first, last in pairwise(bounds)])
+
+    def _staged(self, stages: Sequence[Part]) -> StagedModel:
+        shared = {field.name: getattr(self, field.name) for field in fields(_Model)}
+        return StagedModel(stages=stages, **shared)
+
+
+class _Chain:
+    """Builds layers and runs one behind the other, with whatever each returns."""
+
+    def __init__(self, layers: Sequence[Part]) -> None:
+        self._layers = layers
+
+    def __call__(self) -> nn.Module:
+        return _Sequence(*(layer if isinstance(layer, nn.Module) else layer() for layer in self._layers))
+
+
+class _Sequence(nn.Sequential):
+    def forward(self, *inputs: Any) -> Any:
+        for layer in self:
+            outputs = layer(*inputs)
+            inputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return outputs
 
 
 def load_function(entry: str) -> Callable[..., Any]:
@@ -81,7 +139,7 @@ def load_function(entry: str) -> Callable[..., Any]:
         raise MeasurementError(f"{entry}: found {found}; needed a function to import") from error
     if not callable(function):
         raise MeasurementError(f"{entry}: found a {type(function).__name__}; needed a function")
-    return function
+    return cast(Callable[..., Any], function)
 
 
 def load_model(entry: str, stages: int) -> StagedModel:
@@ -94,14 +152,37 @@ def load_model(entry: str, stages: int) -> StagedModel:
     """
     if stages < 1:
         raise MeasurementError(f"found {stages} stages; needed 1 or more")
+    model = _called(entry, StagedModel, stages)
+    if len(model.stages) != stages:
+        raise MeasurementError(f"{entry}({stages}): found {len(model.stages)} stages; needed {stages}")
+    return model
+
+
+def load_layers(entry: str) -> LayeredModel:
+    """Call the factory ``module:function`` without arguments.
+
+    Raises
+    ------
+    MeasurementError
+        When the factory fails or returns anything but a ``LayeredModel`` of one layer or more.
+    """
+    model = _called(entry, LayeredModel)
+    if not model.layers:
+        raise MeasurementError(f"{entry}(): found no layers; needed 1 or more")
+    return model
+
+
+Model = TypeVar("Model", StagedModel, LayeredModel)
+
+
+def _called(entry: str, kind: type[Model], *arguments: int) -> Model:
+    call = f"{entry}({', '.join(map(str, arguments))})"
     try:
-        model = load_function(entry)(stages)
+        model = load_function(entry)(*arguments)
     except MeasurementError:
         raise
     except Exception as error:
-        raise MeasurementError(f"{entry}({stages}): found {type(error).__name__}: {error}; needed a model") from error
-    if not isinstance(model, StagedModel):
-        raise MeasurementError(f"{entry}({stages}): found a {type(model).__name__}; needed a profiler.StagedModel")
-    if len(model.stages) != stages:
-        raise MeasurementError(f"{entry}({stages}): found {len(model.stages)} stages; needed {stages}")
+        raise MeasurementError(f"{call}: found {type(error).__name__}: {error}; needed a model") from error
+    if not isinstance(model, kind):
+        raise MeasurementError(f"{call}: found a {type(model).__name__}; needed a profiler.{kind.__name__}")
     return model

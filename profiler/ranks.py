@@ -1,8 +1,12 @@
-"""The processes that measure together: one per device of the pipeline, or one alone."""
+"""The processes that measure together: one per device of the pipeline, or one alone.
+
+Where a device is a tensor-parallel group of processes, each process talks to its pipeline (the processes with its own
+place in the other groups) and to its twins (the processes of its own group).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,50 +16,106 @@ from profiler.errors import MeasurementError
 
 
 class Ranks:
-    """What the measuring processes tell each other, on a gloo group apart from the transfers that are measured."""
+    """What the measuring processes tell each other, on gloo groups apart from the transfers that are measured.
 
-    def __init__(self) -> None:
-        self._talk = dist.new_group(backend="gloo")
-        self.rank = dist.get_rank()
-        self.count = dist.get_world_size()
+    Parameters
+    ----------
+    members
+        Global ranks of this process's pipeline, device by device.
+    twins
+        Global ranks of this process's tensor-parallel group.
+
+    Attributes
+    ----------
+    device, count
+        This process's device in the pipeline, and the number of devices.
+    """
+
+    def __init__(self, members: Sequence[int], twins: Sequence[int]) -> None:
+        self.members = list(members)
+        self.me = dist.get_rank()
+        self.device, self.count = self.members.index(self.me), len(self.members)
+        self._twin_count = len(twins)
+        self._talk = _gloo(members)
+        self._twins = _gloo(twins) if len(twins) > 1 else None
 
     def share(self, value: Any, source: int) -> Any:
-        """Return on every rank the source's value."""
+        """Return on every device the source device's value."""
         box = [value]
-        dist.broadcast_object_list(box, src=source, group=self._talk)
+        dist.broadcast_object_list(box, src=self.members[source], group=self._talk)
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """Return on every rank the values of all."""
+        """Return on every device the values of all."""
         values: list[Any] = [None] * self.count
         dist.all_gather_object(values, value, group=self._talk)
         return values
 
+    def gather_twins(self, value: Any) -> list[Any]:
+        """Return the values of all processes of this device."""
+        if self._twins is None:
+            return [value]
+        values: list[Any] = [None] * self._twin_count
+        dist.all_gather_object(values, value, group=self._twins)
+        return values
+
     def meet(self) -> None:
-        """Wait for all ranks."""
+        """Wait for all devices."""
         dist.barrier(group=self._talk)
 
     def raise_together(self, error: MeasurementError | None) -> None:
-        """Raise on every rank the first rank's error, if any has one."""
-        for message in self.gather(None if error is None else str(error)):
-            if message is not None:
-                raise MeasurementError(message, on_every_rank=True) from error
+        """Raise on every process the first device's error, if any has one."""
+        pipeline = [message for message in self.gather(None if error is None else str(error)) if message is not None]
+        for messages in self.gather_twins(pipeline):
+            if messages:
+                raise MeasurementError(messages[0], on_every_rank=True) from error
 
     def leave(self) -> None:
-        """Take down the group."""
-        dist.destroy_process_group(self._talk)
+        """Take down the groups."""
+        for group in filter(None, (self._talk, self._twins)):
+            dist.destroy_process_group(group)
 
 
 @contextmanager
-def ranks() -> Iterator[Ranks]:
-    """Give the ranks of the default process group; without one, this process alone."""
+def all_ranks(tensor_parallel: int = 1) -> Iterator[Ranks]:
+    """Give the ranks of the default process group, neighbours forming a device; without one, this process alone.
+
+    Raises
+    ------
+    MeasurementError
+        When the processes do not make whole tensor-parallel groups.
+    """
     alone = not dist.is_initialized()
     if alone:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    here = Ranks()
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        count, me = dist.get_world_size(), dist.get_rank()
+        if tensor_parallel < 1 or count % tensor_parallel:
+            raise MeasurementError(
+                f"found {count} processes for tensor-parallel groups of {tensor_parallel}; needed a multiple of it",
+                on_every_rank=True,
+            )
+        first = me - me % tensor_parallel
+        members, twins = range(me % tensor_parallel, count, tensor_parallel), range(first, first + tensor_parallel)
+        with between(members, twins) as here:
+            yield here
+    finally:
+        if alone:
+            dist.destroy_process_group()
+
+
+@contextmanager
+def between(members: Sequence[int], twins: Sequence[int]) -> Iterator[Ranks]:
+    """Give the ranks of a pipeline inside the default process group; all of its members must call."""
+    here = Ranks(members, twins)
     try:
         yield here
     finally:
         here.leave()
-        if alone:
-            dist.destroy_process_group()
+
+
+def _gloo(ranks: Sequence[int]) -> dist.ProcessGroup:
+    # Only the members call: other pipelines of the job may measure at another time, or not at all.
+    group: dist.ProcessGroup = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
+    return group

@@ -11,6 +11,12 @@ from profiler.errors import MeasurementError
 FEWEST = 3
 """Steady samples below which a median says nothing."""
 
+WIDEST = 0.10
+"""Spread, in parts of the median, above which a median is not to be trusted."""
+
+MATTERS = 0.01
+"""A spread below this part of a stage's F, B and W together is no matter, however short the op itself."""
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -30,7 +36,7 @@ class Steps:
     def __post_init__(self) -> None:
         if self.warmup < 1:
             raise MeasurementError(f"found {self.warmup} warm-up steps; needed 1 or more: a first step is never steady")
-        if self.steady < FEWEST:
+        if self.steady < 1:
             raise MeasurementError(f"found {self.steady} steady samples; needed {FEWEST} or more")
 
     def __len__(self) -> int:
@@ -42,9 +48,7 @@ class Steps:
 
     def duration(self, samples_ms: Sequence[float]) -> Duration:
         """Return the median and spread of the steady ones among the samples of all runs."""
-        steady = samples_ms[self.warmup :]
-        middle = median(steady)
-        return Duration(middle, median(abs(sample - middle) for sample in steady), len(steady))
+        return Duration.of(samples_ms[self.warmup :])
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,21 @@ class Duration:
     median_ms: float
     spread_ms: float
     samples: int
+
+    @classmethod
+    def of(cls, samples_ms: Sequence[float]) -> Duration:
+        """Return the median of samples."""
+        middle = median(samples_ms)
+        return cls(middle, median(abs(sample - middle) for sample in samples_ms), len(samples_ms))
+
+    def doubt(self, microbatch_ms: float) -> str | None:
+        """Return what makes this median unsure, next to a stage's F, B and W of a microbatch; None for nothing."""
+        if 0 < self.samples < FEWEST:
+            return f"found {self.samples} steady samples; needed {FEWEST} or more"
+        if self.spread_ms > max(WIDEST * self.median_ms, MATTERS * microbatch_ms):
+            found = f"{self.spread_ms:.3g} ms around {self.median_ms:.4g} ms ({self.spread_ms / self.median_ms:.0%})"
+            return f"found a spread of {found} over {self.samples} samples; needed {WIDEST:.0%} or less"
+        return None
 
 
 NEVER = Duration(0.0, 0.0, 0)

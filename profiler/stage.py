@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from profiler.activations import activation_bytes
 from profiler.clock import clock_for
-from profiler.errors import MeasurementError
-from profiler.memory import Meter, meter_for, static_bytes
+from profiler.memory import state_after_a_step, static_bytes
 from profiler.microbatch import Stage, named, run_microbatch
 from profiler.model import OptimizerFactory, Splitter
 from profiler.samples import NEVER, Duration, Steps
+from profiler.splitting import split_backward
+from zbplan.profile import EngineMode
 
 
 @dataclass(frozen=True)
@@ -30,41 +31,94 @@ class StageFigures:
         ``t_f_ms``, ``t_b_ms``, ``t_w_ms`` and ``t_bw_ms``.
     memory
         ``m_b_bytes``, ``m_w_bytes``, ``m_peak_bytes`` and ``m_static_bytes``.
+    microbatch
+        F, B and W from the start of the first to the end of the last, with whatever passes between them.
     dtype
         Of its parameters, in torch's word; empty without parameters.
+    splittable
+        False where it was to run BW only.
     """
 
     times: dict[str, Duration]
     memory: dict[str, int]
+    microbatch: Duration
     dtype: str
+    splittable: bool = True
+
+    @property
+    def busy_ms(self) -> float:
+        """F, B and W of a microbatch."""
+        return sum(self.times[field].median_ms for field in ("t_f_ms", "t_b_ms", "t_w_ms"))
+
+    @classmethod
+    def worst(cls, twins: Sequence[StageFigures]) -> StageFigures:
+        """Return the slowest times and the largest sizes that the processes of one device measured."""
+        if len(twins) == 1:
+            return twins[0]
+        first = twins[0]
+        return cls(
+            {field: max((twin.times[field] for twin in twins), key=_median) for field in first.times},
+            {field: max(twin.memory[field] for twin in twins) for field in first.memory},
+            max((twin.microbatch for twin in twins), key=_median),
+            first.dtype,
+            first.splittable,
+        )
 
 
-def measure_stage(
-    stage: Stage, *, splitter: Splitter | None, optimizer: OptimizerFactory, steps: Steps, device: torch.device
-) -> StageFigures:
+@dataclass(frozen=True)
+class Way:
+    """How every stage is measured.
+
+    Attributes
+    ----------
+    engine_mode, splitter
+        How the runtime runs the backward; the splitter is for ``weight_grad_store``.
+    unsplit
+        Stages that run BW only.
+    optimizer
+        Makes the optimizer whose state counts as static memory.
+    """
+
+    engine_mode: EngineMode
+    splitter: Splitter | None
+    unsplit: frozenset[int]
+    optimizer: OptimizerFactory
+    steps: Steps
+    device: torch.device
+
+
+def measure_stage(stage: Stage, way: Way) -> StageFigures:
     """Measure a stage; nothing else may run on its device.
 
-    A frozen stage, or any stage without a splitter, runs F and BW only: its T_B is T_BW, its T_W and M_W are 0.
+    A stage whose backward is not split (a frozen one, or in engine mode ``fused``) runs F and BW only: its T_B is T_BW,
+    its T_W and M_W are 0.
 
     Raises
     ------
     MeasurementError
-        When an op fails, or a microbatch leaves memory behind.
+        When an op fails, the backward cannot be split, or a microbatch leaves memory behind.
     """
-    fused = _time(stage, steps, device)
-    if splitter is not None and any(parameter.requires_grad for parameter in stage.module.parameters()):
-        with named(stage.index, "splitting the backward"):
-            stage.dw_builder = splitter(stage.module)
-    split = fused if stage.dw_builder is None else _time(stage, steps, device)
-    times = {"t_f_ms": split["F"], "t_b_ms": split["B"], "t_w_ms": split["W"], "t_bw_ms": fused["B"]}
-    memory = _activation_bytes(stage, device)
+    whole, microbatch = _time(stage, way)
+    fused = whole["B"]
+    if stage.index not in way.unsplit:
+        split_backward(stage, way.engine_mode, way.splitter)
+    if stage.splits:
+        whole, microbatch = _time(stage, way)
+    times = {"t_f_ms": whole["F"], "t_b_ms": whole["B"], "t_w_ms": whole["W"], "t_bw_ms": fused}
+    memory = activation_bytes(stage, way.device)
     with named(stage.index, "optimizer step"):
-        memory["m_static_bytes"] = static_bytes(stage.module, optimizer)
-    return StageFigures(times, memory, _dtype(stage.module))
+        memory["m_static_bytes"] = static_bytes(stage.module, state_after_a_step(way.optimizer))
+    return StageFigures(times, memory, microbatch, dtype_of(stage.module), stage.index not in way.unsplit)
 
 
-def _time(stage: Stage, steps: Steps, device: torch.device) -> dict[str, Duration]:
-    clock = clock_for(device)
+def dtype_of(module: nn.Module) -> str:
+    """Return the type of a module's parameters in torch's word; empty without parameters."""
+    return next((str(parameter.dtype).removeprefix("torch.") for parameter in module.parameters()), "")
+
+
+def _time(stage: Stage, way: Way) -> tuple[dict[str, Duration], Duration]:
+    """Return the durations of F, B and W, and of all three in a row."""
+    clock = clock_for(way.device)
     marks: defaultdict[str, list[tuple[Any, Any]]] = defaultdict(list)
 
     @contextmanager
@@ -73,51 +127,13 @@ def _time(stage: Stage, steps: Steps, device: torch.device) -> dict[str, Duratio
         yield
         marks[op].append((start, clock.mark()))
 
-    for _ in range(len(steps)):
+    for _ in range(len(way.steps)):
         run_microbatch(stage, watch)
-    times = {op: steps.duration([clock.elapsed_ms(*pair) for pair in pairs]) for op, pairs in marks.items()}
-    return dict.fromkeys("FBW", NEVER) | times
+    last = next(op for op in "WBF" if op in marks)
+    marks["all"] = [(first[0], end[1]) for first, end in zip(marks["F"], marks[last], strict=True)]
+    times = {op: way.steps.duration([clock.elapsed_ms(*pair) for pair in pairs]) for op, pairs in marks.items()}
+    return dict.fromkeys("FBW", NEVER) | times, times["all"]
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Bytes of one microbatch: alive before an op and after it, and at most inside it."""
-
-    before: int = 0
-    after: int = 0
-    peak: int = 0
-
-
-def _activation_bytes(stage: Stage, device: torch.device) -> dict[str, int]:
-    with meter_for(device) as meter:
-        _read(stage, meter)  # so that what a module keeps of its last microbatch is alive on both sides
-        readings, left = _read(stage, meter)
-    if left != 0:
-        raise MeasurementError(
-            f"stage {stage.index}: found {left:+} bytes alive after a microbatch's last op; needed 0: W must give up"
-            " what it worked on, and no module may collect tensors from microbatch to microbatch"
-        )
-    m_b, m_w = readings["F"].after, readings["W"].before
-    level = {"F": m_b, "B": max(m_b, m_w), "W": m_w}
-    m_peak = max(max(0, reading.peak - level[op]) for op, reading in readings.items())
-    return {"m_b_bytes": m_b, "m_w_bytes": m_w, "m_peak_bytes": m_peak}
-
-
-def _read(stage: Stage, meter: Meter) -> tuple[dict[str, _Reading], int]:
-    gc.collect()
-    base = meter.live_bytes()
-    readings = dict.fromkeys("FBW", _Reading())
-
-    @contextmanager
-    def watch(op: str) -> Iterator[None]:
-        before = meter.live_bytes() - base
-        meter.peak_bytes()
-        yield
-        readings[op] = _Reading(before, meter.live_bytes() - base, meter.peak_bytes() - base)
-
-    run_microbatch(stage, watch)
-    return readings, meter.live_bytes() - base
-
-
-def _dtype(module: nn.Module) -> str:
-    return next((str(parameter.dtype).removeprefix("torch.") for parameter in module.parameters()), "")
+def _median(duration: Duration) -> float:
+    return duration.median_ms

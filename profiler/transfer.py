@@ -47,7 +47,7 @@ class Boundary:
     kinds
         Tensors of one forward transfer; the backward transfer carries those that require a gradient.
     producer, consumer
-        Ranks of the stage before and the stage after.
+        Global ranks of the processes with the stage before and the stage after.
     """
 
     kinds: tuple[TensorKind, ...]

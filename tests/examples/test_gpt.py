@@ -48,3 +48,16 @@ def test_the_profiler_gets_all_stages_and_one_microbatch() -> None:
     assert len(model.stages) == 4
     assert model.microbatch[0].shape == model.target.shape == (gpt.MICROBATCH, gpt.SEQUENCE)
     assert sum(parameter.numel() for parameter in model.build(3).parameters()) > 0
+
+
+def test_the_profiler_gets_all_layers() -> None:
+    model = gpt.layered_model()
+    assert len(model.layers) == gpt.BLOCKS + 2
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(
+            model.cut([0, 5]).build(1).parameters(),
+            torch.nn.Sequential(*map(gpt.layer, range(5, 10))).parameters(),
+            strict=True,
+        )
+    )

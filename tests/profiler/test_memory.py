@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from profiler.memory import StorageMeter, meter_for, static_bytes, total_bytes
+from profiler.memory import StorageMeter, meter_for, state_after_a_step, state_of, static_bytes, total_bytes
 
 
 def test_a_storage_counts_once_and_until_it_is_freed() -> None:
@@ -63,17 +63,26 @@ def momentum(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 def test_static_bytes_are_parameters_gradients_and_optimizer_state(optimizer, state_bytes) -> None:
     linear = nn.Linear(4, 3)  # 15 numbers in two parameters; Adam counts steps in a float each
     before = {name: value.clone() for name, value in linear.state_dict().items()}
-    found = static_bytes(linear, optimizer)
+    found = static_bytes(linear, state_after_a_step(optimizer))
     assert found == 2 * 15 * 4 + state_bytes if state_bytes is not None else found > 2 * 15 * 4
     assert all(torch.equal(value, before[name]) for name, value in linear.state_dict().items())
 
 
 def test_frozen_parameters_have_neither_gradient_nor_state() -> None:
     linear = nn.Linear(4, 3).requires_grad_(False)
-    assert static_bytes(linear, torch.optim.Adam) == 15 * 4
+    assert static_bytes(linear, state_after_a_step(torch.optim.Adam)) == 15 * 4
 
 
 def test_static_bytes_count_buffers_and_shared_weights_once() -> None:
     module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4, affine=False))
     module[1].weight = module[0].weight
-    assert static_bytes(module, sgd) == 2 * 16 * 4 + (2 * 4 * 4 + 8)
+    assert static_bytes(module, state_after_a_step(sgd)) == 2 * 16 * 4 + (2 * 4 * 4 + 8)
+
+
+def test_a_running_job_shows_its_optimizers_own_state() -> None:
+    linear = nn.Linear(4, 3)
+    running = torch.optim.Adam(linear.parameters())
+    assert static_bytes(linear, state_of(running)) == static_bytes(linear, state_of(None)) == 2 * 15 * 4
+    linear(torch.ones(4)).sum().backward()
+    running.step()
+    assert static_bytes(linear, state_of(running)) == static_bytes(linear, state_after_a_step(torch.optim.Adam))

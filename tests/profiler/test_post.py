@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,13 +15,12 @@ PROFILE = Profile.parse(
 
 
 class Service(ThreadingHTTPServer):
-    """Keeps what is posted and answers with a status."""
-
-    status = 201
+    """Keeps what is posted and answers with one status after the other, the last one for good."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
-        self.received: list[tuple[str, str, bytes]] = []
+        self.statuses = [201]
+        self.received: list[tuple[str, dict[str, str], bytes]] = []
 
     @property
     def url(self) -> str:
@@ -32,8 +32,10 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.received.append((self.path, self.headers["content-type"], body))
-        self.send_response(self.server.status)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.received.append((self.path, headers, body))
+        statuses = self.server.statuses
+        self.send_response(statuses.pop(0) if len(statuses) > 1 else statuses[0])
         self.end_headers()
         self.wfile.write(b"the reason")
 
@@ -51,17 +53,48 @@ def service() -> Iterator[Service]:
         thread.join()
 
 
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that posting asks for, none of which is slept."""
+    asked: list[float] = []
+    monkeypatch.setattr("profiler.post.time", SimpleNamespace(sleep=asked.append))
+    return asked
+
+
 def test_a_profile_arrives_as_it_is(service: Service) -> None:
-    post(PROFILE, service.url + "/")
-    ((path, content_type, body),) = service.received
-    assert (path, content_type) == ("/v1/profiles", "application/json")
+    assert post(PROFILE, service.url + "/") == f"{service.url}/v1/profiles"
+    ((path, headers, body),) = service.received
+    assert (path, headers["content-type"]) == ("/v1/profiles", "application/json")
+    assert "authorization" not in headers
     assert Profile.parse_json(body) == PROFILE
 
 
-def test_a_refusal_is_told(service: Service) -> None:
-    service.status = 422
+def test_a_token_is_sent(service: Service) -> None:
+    post(PROFILE, service.url, token="abc")
+    ((_, headers, _),) = service.received
+    assert headers["authorization"] == "Bearer abc"
+
+
+def test_a_busy_service_is_asked_again_after_longer_and_longer_pauses(service: Service, pauses: list[float]) -> None:
+    service.statuses = [503, 429, 500, 201]
+    post(PROFILE, service.url)
+    assert [body for _, _, body in service.received] == [PROFILE.to_json().encode()] * 4
+    assert len(pauses) == 3
+    assert all(longest / 2 <= pause <= longest for pause, longest in zip(pauses, (0.5, 1.0, 2.0), strict=True))
+
+
+def test_a_refusal_is_told_at_once(service: Service, pauses: list[float]) -> None:
+    service.statuses = [422]
     with pytest.raises(PostError, match="found status 422: the reason; needed 200 or 201"):
         post(PROFILE, service.url)
+    assert pauses == []
+
+
+def test_a_service_that_stays_broken_is_given_up(service: Service) -> None:
+    service.statuses = [503]
+    with pytest.raises(PostError, match="found status 503"):
+        post(PROFILE, service.url)
+    assert len(service.received) == 5
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nowhere", "http://[::1"])

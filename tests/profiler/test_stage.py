@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from profiler.errors import MeasurementError
 from profiler.microbatch import Stage
 from profiler.samples import NEVER, Steps
-from profiler.stage import StageFigures, measure_stage
+from profiler.stage import StageFigures, Way, measure_stage
 from runtime_client.weight_grad_store import split as split_linears
 from tests.profiler.emulated import B_MS, F_MS, HELD, KEPT, W_MS, WIDTH, Broken, Emulated, sgd, split
 
@@ -13,13 +13,16 @@ ROW = WIDTH * 4
 CPU = torch.device("cpu")
 
 
-def figures(module: nn.Module, *, splitter=split, first: bool = False, loss=None, shape=(WIDTH,)) -> StageFigures:
-    stage = Stage(1, module, (torch.ones(shape, requires_grad=not first),), loss)
-    return measure_stage(stage, splitter=splitter, optimizer=sgd, steps=Steps(1, 3), device=CPU)
+def figures(
+    module: nn.Module, *, splitter=split, mode=None, first: bool = False, loss=None, shape=(WIDTH,), unsplit=()
+) -> StageFigures:
+    stage = Stage(0 if first else 1, module, (torch.ones(shape, requires_grad=not first),), loss)
+    mode = mode or ("weight_grad_store" if splitter else "fused")
+    return measure_stage(stage, Way(mode, splitter, frozenset(unsplit), sgd, Steps(1, 3), CPU))
 
 
 def about(milliseconds: float) -> object:
-    return pytest.approx(milliseconds, rel=0.25)
+    return pytest.approx(milliseconds, rel=1e-9)
 
 
 def test_sleeps_are_measured_as_f_b_w_and_bw() -> None:
@@ -137,3 +140,38 @@ class Keeper(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         self.last = super().forward(x).detach()
         return super().forward(x)
+
+
+def test_the_native_split_keeps_the_graph_until_w() -> None:
+    linears = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH))
+    rows = 5
+    found = figures(linears, mode="native_split", splitter=None, shape=(rows, WIDTH))
+    assert found.memory["m_b_bytes"] == rows * (ROW + 2 * ROW + ROW)
+    assert found.memory["m_w_bytes"] > found.memory["m_b_bytes"]  # B adds the gradients that W starts from
+    assert found.times["t_w_ms"].samples == 3
+
+
+def test_the_native_split_of_stage_zero_leaves_all_to_w() -> None:
+    found = figures(Emulated(), mode="native_split", splitter=None, first=True)
+    assert found.times["t_b_ms"].median_ms == 0
+    assert found.times["t_w_ms"].median_ms == about(B_MS + W_MS)
+    assert found.memory["m_w_bytes"] == found.memory["m_b_bytes"] + ROW  # the gradient that came
+
+
+def test_an_unsplit_stage_runs_bw_and_says_so() -> None:
+    found = figures(Emulated(), unsplit={1})
+    assert not found.splittable
+    assert found.times["t_b_ms"] == found.times["t_bw_ms"]
+    assert found.times["t_w_ms"] == NEVER
+
+
+def test_what_passes_between_the_ops_is_in_the_microbatch_only() -> None:
+    assert figures(Emulated()).microbatch.median_ms == about(F_MS + B_MS + W_MS)
+
+
+def test_of_the_processes_of_a_device_the_most_counts() -> None:
+    slow, wide = figures(Emulated(factor=2.0)), figures(nn.Linear(WIDTH, WIDTH), splitter=None)
+    worst = StageFigures.worst([wide, slow])
+    assert worst.times == slow.times
+    assert worst.memory["m_static_bytes"] == wide.memory["m_static_bytes"]
+    assert worst.memory["m_b_bytes"] == slow.memory["m_b_bytes"]
