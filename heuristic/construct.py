@@ -10,11 +10,16 @@ from functools import cached_property
 import numpy as np
 
 from heuristic.gpipe import gpipe
+from heuristic.interleaved_1f1b import interleaved_1f1b
 from heuristic.one_f_one_b import one_f_one_b
+from heuristic.one_f_one_b_v import one_f_one_b_v
 from heuristic.planner import planner
+from heuristic.v_half import v_half
+from heuristic.v_min import v_min
 from heuristic.zb_greedy import zb_greedy
 from heuristic.zb_h1 import zb_h1
 from heuristic.zb_h2 import zb_h2
+from heuristic.zb_v import zb_v
 from zbplan.errors import InfeasibleError, MethodError
 from zbplan.instance import Instance, Orders
 from zbplan.placement import Placement
@@ -31,6 +36,11 @@ METHODS: dict[str, Builder] = {
     "zb_h1": zb_h1,
     "zb_h2": zb_h2,
     "zb_greedy": zb_greedy,
+    "interleaved_1f1b": interleaved_1f1b,
+    "1f1b_v": one_f_one_b_v,
+    "zb_v": zb_v,
+    "v_half": v_half,
+    "v_min": v_min,
 }
 """The schedules that have a name in the literature."""
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from heuristic.objective import least
 from heuristic.shape import one_stage_per_device
 from zbplan.instance import BW, B, BoolArray, F, Instance, IntArray, Orders, W
 from zbplan.jit import kernel
-from zbplan.simulate import measure, simulate
 
 GRID = tuple(product((True, False), repeat=3))
 """Values of ``overfill``, ``yielding`` and ``eager``, in the sequence in which they are tried."""
@@ -58,7 +58,7 @@ def zb_greedy(instance: Instance) -> Orders:
     one_stage_per_device(instance, "zb_greedy")
     task = _task(instance)
     runs = [_orders(instance, _construct(task, *switches)) for switches in GRID]
-    return min(runs, key=lambda orders: measure(instance, simulate(instance, orders)).iteration)
+    return least(instance, runs)
 
 
 def _task(instance: Instance) -> _Task:

@@ -19,6 +19,13 @@ def linear(devices: int, microbatches: int, f: Any, b: Any, w: Any, *, comm: Any
     return Problem.parse({"profile": {"stages": devices, **profile}, **fields})
 
 
+def equal_times(placement: str, devices: int, stages: int, microbatches: int, **changes: Any) -> Problem:
+    """T_F = T_B = T_W = 1 and M_B = M_W = 1 on every stage, transfers take no time."""
+    ones = dict.fromkeys(("t_f_ms", "t_b_ms", "t_w_ms", "m_b_bytes", "m_w_bytes"), 1)
+    fields = {"devices": devices, "microbatches": microbatches, "placement": placement, **changes}
+    return Problem.parse({"profile": {"stages": stages, "t_comm_ms": 0, **ones}, **fields})
+
+
 def paper_rows() -> list[dict[str, Any]]:
     """Rows of the paper's Table 5, each with the times of Table 9."""
     rows: list[dict[str, Any]] = json.loads((REFERENCE / "zero_bubble_paper.json").read_text())["rows"]
