@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pydantic import JsonValue
 
-from profiler.samples import NEVER, Duration
+from profiler.samples import Duration
 from profiler.stage import StageFigures
 from zbplan.evidence import TIMES, Check
 from zbplan.layers import even_starts
@@ -54,10 +54,11 @@ class Measurement:
     def columns(self) -> dict[str, Any]:
         """Return the measured fields, one number per stage, and the statistics behind the times.
 
-        A fused backward that was timed nowhere is left out.
+        The fused backward is left out unless it was timed on every stage that has a backward.
         """
         durations = {name: [figure.times[name] for figure in self.figures] for name in TIMES}
-        if all(duration is NEVER for duration in durations["t_bw_ms"]):
+        backwards = zip(durations["t_b_ms"], durations["t_bw_ms"], strict=True)
+        if any(b.samples and not fused.samples for b, fused in backwards):
             del durations["t_bw_ms"]
         return {
             **{name: medians(column) for name, column in durations.items()},

@@ -1,50 +1,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from profiler.cli import main
 from tests.profiler.emulated import F_MS, HELD, KEPT, WIDTH
+from tests.profiler.processes import torchrun
 from zbplan.problem import Problem
 from zbplan.profile import Profile
 
-ROOT = Path(__file__).parents[2]
 ROW = WIDTH * 4
 SPLITTER = ["--splitter", "tests.profiler.emulated:split"]
-
-
-def torchrun(ranks: int, *arguments: str) -> tuple[int, str, str]:
-    """Run the profiler on a number of ranks; return exit status, stdout and stderr."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={ranks}",
-        "-m",
-        "profiler",
-    ]
-    with subprocess.Popen(
-        [*command, *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            stdout, stderr = process.communicate(timeout=120)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    return process.returncode, stdout, stderr
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +21,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     path = tmp_path_factory.mktemp("measured") / "profile.json"
     layout = ["--stages", "4", "--placement", "v", "--turns", "together", "--name", "four"]
     options = ["--warmup", "1", "--samples", "3", "--force", "--output", str(path)]
-    status, _, stderr = torchrun(2, "tests.profiler.emulated:staged_model", *SPLITTER, *layout, *options)
+    status, _, stderr = torchrun(2, "profiler", "tests.profiler.emulated:staged_model", *SPLITTER, *layout, *options)
     assert status == 0, stderr
     assert f"wrote {path}" in stderr
     return Profile.read(path)
@@ -86,7 +54,7 @@ def test_the_profile_makes_a_problem_for_its_placement(measured: Profile) -> Non
 def test_a_failing_stage_ends_all_ranks_with_one_message(tmp_path: Path) -> None:
     mode = ["--engine-mode", "fused", "--turns", "one_by_one"]
     options = ["--warmup", "1", "--samples", "3", "--output", str(tmp_path / "profile.json")]
-    status, _, stderr = torchrun(2, "tests.profiler.emulated:broken_model", *mode, *options)
+    status, _, stderr = torchrun(2, "profiler", "tests.profiler.emulated:broken_model", *mode, *options)
     assert status != 0
     assert stderr.count("python -m profiler: stage 1, BW: found RuntimeError: a hook said no") == 1
     assert not (tmp_path / "profile.json").exists()
@@ -186,7 +154,7 @@ def test_a_profile_is_written_before_it_is_posted(tmp_path: Path, capsys: pytest
 def test_in_a_tensor_parallel_group_the_slowest_process_counts(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     options = ["--tensor-parallel", "2", "--warmup", "1", "--samples", "3", "--force", "-o", str(path)]
-    status, _, stderr = torchrun(2, "tests.profiler.emulated:sharded_model", *SPLITTER, *options)
+    status, _, stderr = torchrun(2, "profiler", "tests.profiler.emulated:sharded_model", *SPLITTER, *options)
     assert status == 0, stderr
     profile = Profile.read(path)
     assert profile.stages == 1
