@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import json
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -32,9 +33,14 @@ class Record(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _only_known_fields(cls, data: object) -> object:
-        if isinstance(data, Mapping):
-            refuse(Finding(f".{name}", _short(data[name]), cls._advice(str(name))) for name in cls._unknown(data))
+        if isinstance(data, Mapping) and (unknown := cls._unknown(data)):
+            missing = [Finding(f".{name}", "nothing", "this field") for name in cls._missing(data)]
+            refuse([*(Finding(f".{name}", _short(data[name]), cls._advice(str(name))) for name in unknown), *missing])
         return data
+
+    @classmethod
+    def _missing(cls, data: Mapping[str, object]) -> list[str]:
+        return [name for name, field in cls.model_fields.items() if field.is_required() and name not in data]
 
     @classmethod
     def _unknown(cls, data: Mapping[str, object]) -> list[str]:
@@ -106,9 +112,12 @@ def load_json(text: str | bytes) -> Any:
         raise InvalidInputError([Finding("$", f"bytes that are no UTF-8 at {error.start}", "UTF-8 text")]) from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise InvalidInputError([Finding("$", f"{error.msg} at {place}", "complete JSON")]) from None
-    except ValueError as error:
-        raise InvalidInputError([Finding("$", str(error), "JSON numbers and names as they should be")]) from None
+        raise InvalidInputError([Finding("$", f"at {place}: {error.msg}", "complete JSON")]) from None
+    except _TwiceError as error:
+        raise InvalidInputError([Finding("$", str(error), "each name once")]) from None
+    except ValueError:
+        needed = f"at most {sys.get_int_max_str_digits()} digits"
+        raise InvalidInputError([Finding("$", "an integer with more digits than can be read", needed)]) from None
 
 
 def canonical_json(data: object) -> str:
@@ -136,12 +145,16 @@ def _is_branch(step: int | str) -> bool:
     return isinstance(step, str) and step.startswith(BRANCH)
 
 
+class _TwiceError(ValueError):
+    """An object says one name twice."""
+
+
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the name {twice!r} twice in one object")
+        raise _TwiceError(f"the name {twice!r} twice in one object")
     return unique
 
 
@@ -151,11 +164,13 @@ def _findings(detail: ErrorDetails) -> list[Finding]:
         return [Finding(path + sub.path, sub.found, sub.needed) for sub in detail["ctx"]["findings"]]
     if detail["type"] == "missing":
         return [Finding(path, "nothing", "this field")]
-    return [Finding(path, _short(detail["input"]), _needed(detail["msg"]))]
+    return [Finding(path, _short(detail["input"]), _needed(detail))]
 
 
-def _needed(message: str) -> str:
-    return message.removeprefix("Input should be ").removeprefix("Value error, ")
+def _needed(detail: ErrorDetails) -> str:
+    if detail["type"] in ("model_type", "dict_type"):
+        return "a JSON object"
+    return detail["msg"].removeprefix("Input should be ")
 
 
 def _short(value: object) -> str:

@@ -76,6 +76,13 @@ def test_wrong_field_is_named_with_what_is_needed(changes: dict[str, Any], path:
     assert needed in finding.needed
 
 
+def test_unknown_fields_do_not_hide_missing_ones() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        Problem.parse(LEAST)
+    paths = {finding.path for finding in caught.value.findings}
+    assert {"$.t_f_ms", "$.profile", "$.devices", "$.microbatches"} <= paths
+
+
 @pytest.mark.parametrize("name", ["stages", "t_f_ms", "t_b_ms", "t_w_ms", "t_comm_ms", "m_b_bytes", "m_w_bytes"])
 def test_required_field_is_never_substituted(name: str) -> None:
     with pytest.raises(InvalidInputError, match=rf"\$\.{name}: found nothing"):
@@ -90,7 +97,8 @@ def test_required_field_is_never_substituted(name: str) -> None:
         ('{"stages": 4, "stages": 5}', "'stages' twice"),
         ("[" * 100_000, "nested too deep"),
         (b"\xff\xfe", "no UTF-8"),
-        ("[1]", "list"),
+        ("[1]", r"list \[1\]; needed a JSON object"),
+        ('{"stages": ' + "9" * 5000 + "}", "more digits than can be read"),
     ],
 )
 def test_text_that_is_no_json_object_is_refused(text: str | bytes, found: str) -> None:
