@@ -9,14 +9,16 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from api.openapi import describe
 from api.refusal import MEDIA_TYPE, ErrorDocument, Refusal, document
-from api.routes import router
+from api.routes import ROUTERS
 from api.service import Service
 from api.settings import Settings
+from zbplan.errors import Finding
 from zbplan.problem import REVISION
 
 logger = logging.getLogger(__name__)
@@ -34,9 +36,11 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.settings = settings
-    app.include_router(router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.add_exception_handler(Refusal, _refuse)
     app.add_exception_handler(HTTPException, _refuse_request)
+    app.add_exception_handler(RequestValidationError, _refuse_parameters)
     app.add_exception_handler(SQLAlchemyError, _refuse_for_now)
     app.add_exception_handler(Exception, _fail)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
@@ -74,6 +78,20 @@ async def _refuse_request(request: Request, error: Exception) -> Response:
     title = HTTPStatus(error.status_code).phrase
     detail = f"found {request.method} {request.url.path[:200]}; needed one of the routes in /openapi.json"
     return _answer(document("http", error.status_code, title, detail), error.headers)
+
+
+async def _refuse_parameters(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it
+    findings = [
+        Finding(
+            f"{item['loc'][0]}.{item['loc'][-1]}",
+            repr(item["input"])[:80],
+            item["msg"].removeprefix("Input should be "),
+        )
+        for item in error.errors()
+    ]
+    detail = "; ".join(str(finding) for finding in findings[:3])
+    return _answer(document("invalid_input", 422, "A parameter is not valid", detail, findings))
 
 
 async def _refuse_for_now(_: Request, error: Exception) -> Response:

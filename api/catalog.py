@@ -59,7 +59,7 @@ class Catalog:
         self._plans: Shelf[Representation] = Shelf(ROOM_BYTES)
         self._loading: SingleFlight[Shown | None] = SingleFlight()
         self._news = asyncio.Event()
-        self._closed = False
+        self.closed = False
 
     async def read(self, key: str) -> Shown | None:
         """Return the resource with a key, at most ``STALE_S`` old; None if there is none."""
@@ -76,10 +76,14 @@ class Catalog:
         while True:
             shown = await self.read(key)
             left = deadline - loop.time()
-            if shown is None or until(shown) or left <= 0 or self._closed:
+            if shown is None or until(shown) or left <= 0 or self.closed:
                 return shown
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), min(left, FRESH_S))
+            await self.news(left)
+
+    async def news(self, seconds: float = FRESH_S) -> None:
+        """Return when it is time to read again: something has changed here, or may have changed elsewhere."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), min(seconds, FRESH_S))
 
     async def plan(self, plan_id: str) -> Representation | None:
         """Return the first stored plan with an id; None if there is none."""
@@ -102,7 +106,7 @@ class Catalog:
 
     def close(self) -> None:
         """Let nobody wait any longer."""
-        self._closed = True
+        self.closed = True
         self._news.set()
 
     async def _load(self, key: str) -> Shown | None:

@@ -2,42 +2,114 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 
+from api.database import database_at
+from api.documents import load, parse, parse_value, text_of
+from api.profiles import Profiles
 from api.refusal import Refusal, document_of
 from api.settings import Settings
-from api.store import store_at
-from heuristic import construct
+from api.store import Store
+from solver import Options, solve
 from zbplan.errors import Finding, InvalidInputError, ZbplanError
 from zbplan.plan import Plan
 from zbplan.problem import Problem
-from zbplan.validate import check
+from zbplan.profile import Profile
+from zbplan.record import Record
+from zbplan.validate import check, validate
 
 
-def submit(settings: Settings, body: bytes) -> str:
-    """Store the problem that a body holds, with a constructive plan, ready to be solved; return its key.
+@dataclass(frozen=True)
+class Submitted:
+    """The key of a stored problem, and whether the same body will always mean it."""
+
+    key: str
+    for_ever: bool
+
+
+class ViolationItem(Record):
+    """One way in which a plan is wrong: its name, where, what stands there and what would be right."""
+
+    code: str
+    path: str
+    found: str
+    needed: str
+
+
+class Judgement(Record):
+    """Whether a plan is legal, and every way in which it is not."""
+
+    legal: bool
+    violations: list[ViolationItem]
+
+
+def submit(settings: Settings, body: bytes) -> Submitted:
+    """Store the problem that a body holds, with a constructive plan, ready to be solved.
 
     Raises
     ------
     Refusal
         If the body is no problem, or one without a plan; then nothing is stored.
     """
-    store = store_at(settings.database_url)
-    try:
-        problem = read_problem(settings, body)
+    database = database_at(settings.database_url)
+    store = Store(database)
+    with _refusing():
+        problem, for_ever = read_problem(body, Profiles(database))
+        require_limits(settings, problem)
         if not store.reopen(problem, settings.retry_after_s):
-            store.add(problem, first_plan(problem))
-    except ZbplanError as error:
-        raise Refusal(document_of(error)) from None
-    return problem.key
+            store.add(problem, check(solve(problem, options=Options(parts=()))))
+    return Submitted(problem.key, for_ever)
 
 
-def read_problem(settings: Settings, body: bytes) -> Problem:
-    """Parse a problem and hold it against the limits of the service; raises ``InvalidInputError``."""
+def add_profile(settings: Settings, body: bytes) -> bytes:
+    """Store the profile that a body holds; return how to refer to it. Raises ``Refusal`` if it is none."""
+    with _refusing():
+        return text_of(Profiles(database_at(settings.database_url)).add(parse(Profile, body)))
+
+
+def judge(body: bytes) -> bytes:
+    """Return the judgement of the plan that a body holds. Raises ``Refusal`` if it is none."""
+    with _refusing():
+        violations = [ViolationItem(**asdict(violation)) for violation in validate(parse(Plan, body))]
+        return text_of(Judgement(legal=not violations, violations=violations))
+
+
+def is_sound(settings: Settings, plan: int) -> bool:
+    """Return whether a stored plan is what was stored, and legal."""
+    text = Store(database_at(settings.database_url)).document(plan)
+    if text is None:
+        return False
     try:
-        problem = Problem.parse_json(body)
-    except RecursionError:
-        raise InvalidInputError([Finding("$", "brackets nested too deep", "a flat JSON document")]) from None
+        check(Plan.parse_json(text))
+    except ZbplanError:
+        return False
+    return True
+
+
+def read_problem(body: bytes, profiles: Profiles) -> tuple[Problem, bool]:
+    """Parse a problem; return it, and False if it refers to a profile, whose name may come to mean another one.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is none.
+    """
+    value = load(body)
+    profile = value.get("profile") if isinstance(value, dict) else None
+    if not isinstance(profile, dict) or set(profile) != {"ref"}:
+        return parse_value(Problem, value), True
+    reference = profile["ref"]
+    text = profiles.find(reference) if isinstance(reference, str) else None
+    if text is None:
+        needed = "the name or digest of a profile that was posted to /v1/profiles"
+        raise InvalidInputError([Finding("$.profile.ref", f"{reference!r:.100}", needed)])
+    return parse_value(Problem, {**value, "profile": load(text)}), False
+
+
+def require_limits(settings: Settings, problem: Problem) -> None:
+    """Hold a problem against the limits of the service; raises ``InvalidInputError``."""
     findings = [
         Finding(path, found, f"at most {most} on this service")
         for path, found, value, most in _asked(settings, problem)
@@ -45,7 +117,6 @@ def read_problem(settings: Settings, body: bytes) -> Problem:
     ]
     if findings:
         raise InvalidInputError(findings)
-    return problem
 
 
 def _asked(settings: Settings, problem: Problem) -> list[tuple[str, str, float, float]]:
@@ -59,21 +130,9 @@ def _asked(settings: Settings, problem: Problem) -> list[tuple[str, str, float, 
     ]
 
 
-def first_plan(problem: Problem) -> Plan:
-    """Return the best constructive plan, judged."""
-    began = time.monotonic()
-    plan = construct(problem)
-    took = plan.provenance.model_copy(update={"solve_s": time.monotonic() - began})
-    return check(plan.model_copy(update={"provenance": took}))
-
-
-def is_sound(settings: Settings, plan: int) -> bool:
-    """Return whether a stored plan is what was stored, and legal."""
-    text = store_at(settings.database_url).document(plan)
-    if text is None:
-        return False
+@contextmanager
+def _refusing() -> Iterator[None]:
     try:
-        check(Plan.parse_json(text))
-    except ZbplanError:
-        return False
-    return True
+        yield
+    except ZbplanError as error:
+        raise Refusal(document_of(error)) from None

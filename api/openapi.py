@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from api.desk import Judgement
+from api.profiles import PostedProfile
 from api.refusal import MEDIA_TYPE, ErrorDocument
-from api.resource import PlanResource
+from api.resource import Page, PlanResource
+from zbplan.plan import Plan
 from zbplan.problem import Problem
+from zbplan.profile import Profile
+from zbplan.record import Record
 
 _SCHEMAS = "#/components/schemas/"
+
+_Described = list[tuple[type[Record], Literal["validation", "serialization"]]]
+_RECEIVED: _Described = [(kind, "validation") for kind in (Problem, Profile, Plan)]
+_SENT: _Described = [(kind, "serialization") for kind in (PlanResource, Page, PostedProfile, Judgement, ErrorDocument)]
+_REFERENCE = {
+    "type": "object",
+    "description": "A profile that was posted, by name (the latest of it) or digest.",
+    "properties": {"ref": {"type": "string"}},
+    "required": ["ref"],
+    "additionalProperties": False,
+}
 
 EXAMPLE_PROBLEM: dict[str, Any] = {
     "profile": {
@@ -50,9 +66,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(
         title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
     )
-    _, schemas = models_json_schema(
-        [(Problem, "validation"), (PlanResource, "serialization"), (ErrorDocument, "serialization")],
-        ref_template=_SCHEMAS + "{model}",
-    )
-    document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
+    _, schemas = models_json_schema([*_RECEIVED, *_SENT], ref_template=_SCHEMAS + "{model}")
+    described = document.setdefault("components", {}).setdefault("schemas", {})
+    described.update(schemas["$defs"])
+    profile = described["Problem"]["properties"]["profile"]
+    described["Problem"]["properties"]["profile"] = {"anyOf": [profile, _REFERENCE]}
     return document

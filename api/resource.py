@@ -40,6 +40,36 @@ class PlanResource(Record):
     error: ErrorDocument | None
 
 
+class Summary(Record):
+    """A problem in a list: how far its solve is, and what its best plan takes."""
+
+    key: str
+    status: Status
+    submitted_at: str
+    started_at: str | None
+    finished_at: str | None
+    plan_id: str | None
+    iteration_ms: float | None
+    bound_ms: float | None
+
+
+class Page(Record):
+    """Part of the list of problems, the last submitted first; ``next`` is the cursor of the part that follows."""
+
+    plans: list[Summary]
+    next: str | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A plan on its way to the best one; ``id`` is its row."""
+
+    id: int
+    plan_id: str
+    iteration_ms: float
+    bound_ms: float
+
+
 @dataclass(frozen=True)
 class Job:
     """A stored problem and how far its solve is; ``plan`` is the row of its best plan."""

@@ -10,8 +10,8 @@ from typing import NoReturn
 import uvicorn
 
 from api.app import create_app
+from api.database import require_database
 from api.settings import Settings
-from api.store import require_store
 
 
 def serve(settings: Settings) -> None:
@@ -28,7 +28,7 @@ def serve(settings: Settings) -> None:
     """
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, _exit)
-    require_store(settings.database_url)
+    require_database(settings.database_url)
     with listening(settings.host, settings.port) as listener:
         config = uvicorn.Config(
             create_app(settings), access_log=False, timeout_graceful_shutdown=settings.grace_s, lifespan="on"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import ParamSpec, TypeVar
 
 from api import desk
 from api.catalog import Catalog, Shown
+from api.database import Database
+from api.events import Events
 from api.jobs import Jobs
 from api.pool import Pool, WorkerLostError
+from api.profiles import Profiles
 from api.refusal import Refusal, document
-from api.resource import Representation
+from api.resource import Representation, Status, Summary
 from api.settings import Settings
 from api.shelf import Shelf
 from api.single_flight import SingleFlight
@@ -29,16 +32,19 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._store = Store(settings.database_url)
+        self._database = Database(settings.database_url)
+        self._store = Store(self._database)
         self._desk = Pool(settings.desk_workers)
         self._catalog = Catalog(self._store, is_sound=self._is_sound, on_discard=lambda key: self._jobs.start(key))
         self._jobs = Jobs(settings, self._store, self._catalog.changed)
+        self._profiles = Profiles(self._database)
+        self._events = Events(self._catalog, self._store)
         self._submitting: SingleFlight[str] = SingleFlight()
         self._known: Shelf[str] = Shelf(KNOWN_BODIES)
 
     async def start(self) -> None:
         """Make the store ready and take up what an earlier service left unfinished."""
-        await asyncio.to_thread(self._store.create)
+        await asyncio.to_thread(self._database.create)
         self._desk.start()
         for key in await asyncio.to_thread(self._store.recover):
             self._jobs.start(key)
@@ -50,7 +56,7 @@ class Service:
     async def stop(self) -> None:
         """End every worker process."""
         await asyncio.gather(self._jobs.stop(), self._desk.stop())
-        await asyncio.to_thread(self._store.close)
+        await asyncio.to_thread(self._database.close)
 
     async def submit(self, body: bytes) -> Shown:
         """Return the resource of the problem that a body holds; a new problem has a constructive plan in it.
@@ -64,8 +70,7 @@ class Service:
         known = self._known.get(name)
         shown = None if known is None else await self._catalog.read(known)
         if shown is None or shown.job.status in ("failed", "cancelled"):
-            key = await self._submitting.run(name, lambda: self._store_problem(body))
-            self._known.put(name, key)
+            key = await self._submitting.run(name, lambda: self._store_problem(name, body))
             shown = await self.read(key)
         if shown.job.status == "queued":
             self._jobs.start(shown.job.key)
@@ -89,10 +94,48 @@ class Service:
         await self._jobs.cancel(key)
         return await self.read(key)
 
-    async def _store_problem(self, body: bytes) -> str:
-        key = await self._at_desk(desk.submit, self.settings, body)
-        self._catalog.changed(key)
-        return key
+    async def follow(self, key: str, after: int | None) -> AsyncIterator[bytes]:
+        """Return the events of a solve, from now on or from what came after an event, as bytes to send.
+
+        Raises
+        ------
+        Refusal
+            If there is no such problem, or too many listen already.
+        """
+        shown = await self.read(key)
+        if self._events.listeners >= self.settings.max_listeners:
+            detail = f"found {self._events.listeners} listeners; needed fewer; try again later, or poll"
+            raise Refusal(document("busy", 503, "Too many listen", detail))
+        return self._events.follow(shown, after)
+
+    async def page(self, *, status: Status | None, after: tuple[str, str] | None, limit: int) -> list[Summary]:
+        """Return problems, the last submitted first, that come after a place in the list."""
+        return await asyncio.to_thread(self._store.page, status=status, after=after, limit=limit)
+
+    async def judge(self, body: bytes) -> bytes:
+        """Return the judgement of a plan; raises ``Refusal`` if the body is none."""
+        return await self._at_desk(desk.judge, body)
+
+    async def add_profile(self, body: bytes) -> bytes:
+        """Store a profile and return how to refer to it; raises ``Refusal`` if the body is none."""
+        return await self._at_desk(desk.add_profile, self.settings, body)
+
+    async def profile(self, name: str) -> Representation:
+        """Return the latest profile with a name; raises ``Refusal`` if there is none."""
+        text = await asyncio.to_thread(self._profiles.named, name)
+        return Representation.of(_found(text, "name", name, "profile"))
+
+    async def profile_with_digest(self, digest: str) -> Representation:
+        """Return the profile with a digest; raises ``Refusal`` if there is none."""
+        text = await asyncio.to_thread(self._profiles.with_digest, digest)
+        return Representation.of(_found(text, "digest", digest, "profile"))
+
+    async def _store_problem(self, name: str, body: bytes) -> str:
+        submitted = await self._at_desk(desk.submit, self.settings, body)
+        if submitted.for_ever:
+            self._known.put(name, submitted.key)
+        self._catalog.changed(submitted.key)
+        return submitted.key
 
     async def _is_sound(self, plan: int) -> bool:
         return await self._at_desk(desk.is_sound, self.settings, plan)
@@ -111,8 +154,8 @@ class Service:
         raise Refusal(document("crashed", 503, "A worker process crashed", "the worker died, twice; try again later"))
 
 
-def _found(item: T | None, name: str, value: str) -> T:
+def _found(item: T | None, name: str, value: str, what: str = "plan") -> T:
     if item is None:
-        detail = f"found no plan with {name} {value[:80]!r}; needed one that this service gave"
-        raise Refusal(document("not_found", 404, "There is no such plan", detail))
+        detail = f"found no {what} with {name} {value[:80]!r}; needed one that this service has"
+        raise Refusal(document("not_found", 404, f"There is no such {what}", detail))
     return item

@@ -39,6 +39,8 @@ class Settings(Record):
         How long a stopping service waits for answers under way.
     max_body_bytes, max_devices, max_ops, max_time_limit_s, max_wait_s
         What a request may ask for.
+    max_listeners
+        How many may follow events at once.
     """
 
     host: str = "127.0.0.1"
@@ -55,4 +57,5 @@ class Settings(Record):
     max_devices: Annotated[int, Field(ge=1)] = 512
     max_ops: Annotated[int, Field(ge=1)] = 250_000
     max_time_limit_s: Annotated[float, Field(gt=0)] = 600.0
+    max_listeners: Annotated[int, Field(ge=0)] = 1000
     max_wait_s: Annotated[int, Field(ge=0)] = 60

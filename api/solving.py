@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pkgutil import resolve_name
 
+from api.database import database_at
 from api.refusal import document_of
 from api.settings import Settings
-from api.store import store_at
+from api.store import Store
 from zbplan.errors import ZbplanError
 from zbplan.plan import Plan
 from zbplan.validate import check
@@ -14,7 +15,7 @@ from zbplan.validate import check
 
 def solve_queued(settings: Settings, key: str) -> None:
     """Solve a queued problem unless another process has it; every better plan goes to the store at once."""
-    store = store_at(settings.database_url)
+    store = Store(database_at(settings.database_url))
     problem = store.start(key)
     if problem is None:
         return

@@ -1,105 +1,63 @@
-"""Store: problems and plans in a database, as every process of the service sees them.
+"""Store: problems and their plans, as every process of the service sees them.
 
 Each method is one transaction. What may change a job says so in its ``WHERE``, so that of two processes one wins.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
-from sqlalchemy import Connection, Engine, Select, create_engine, delete, event, insert, select, update
-from sqlalchemy.engine import CursorResult, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy import Connection, Select, delete, insert, select, tuple_, update
+from sqlalchemy.engine import CursorResult
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Update
 
+from api.database import Database
+from api.documents import text_of
 from api.refusal import ErrorDocument
-from api.resource import UNDER_WAY, Job, Status, now
-from api.tables import Base, PlanRow, ProblemRow
-from zbplan.errors import Finding, InvalidInputError
+from api.resource import UNDER_WAY, Job, Progress, Status, Summary, now
+from api.tables import PlanRow, ProblemRow
 from zbplan.plan import Bound, Plan
 from zbplan.problem import Problem
-
-BUSY_S = 30
-"""How long a SQLite writer waits for another."""
 
 ATTEMPTS = 2
 """How often a solve is begun before its crashes count as failure."""
 
 _JOB = tuple(getattr(ProblemRow, name) for name in Job.__dataclass_fields__)
-
-
-@functools.cache
-def store_at(database_url: str) -> Store:
-    """Return this process's store at a URL."""
-    return Store(database_url)
-
-
-def require_store(database_url: str) -> None:
-    """Open a store, making it if need be.
-
-    Raises
-    ------
-    InvalidInputError
-        If it cannot be used.
-    """
-    try:
-        if make_url(database_url).database in (None, "", ":memory:"):
-            _refuse_url(database_url, "no database that several processes can open")
-        store = Store(database_url)
-        store.create()
-        store.close()
-    except (SQLAlchemyError, ImportError) as error:
-        _refuse_url(database_url, str(getattr(error, "orig", None) or error))
-
-
-def _refuse_url(database_url: str, why: str) -> NoReturn:
-    with suppress(ArgumentError):
-        database_url = make_url(database_url).render_as_string(hide_password=True)
-    needed = "a SQLAlchemy URL of a database that can be opened, such as sqlite:////var/lib/zbplan/plans.sqlite3"
-    raise InvalidInputError([Finding("database_url", f"{database_url!r}: {why}", needed)])
+_PROGRESS = tuple(getattr(PlanRow, name) for name in Progress.__dataclass_fields__)
+_SUMMARY = (
+    *(getattr(ProblemRow, name) for name in ("key", "status", "submitted_at", "started_at", "finished_at")),
+    *(getattr(PlanRow, name) for name in ("plan_id", "iteration_ms", "bound_ms")),
+)
 
 
 class Store:
-    """Problems, jobs and plans in one database.
+    """Problems, how far their solves are, and plans.
 
     Parameters
     ----------
-    database_url
-        SQLAlchemy URL, such as ``sqlite:///zbplan.sqlite3``.
+    database
+        Where they are.
     """
 
-    def __init__(self, database_url: str) -> None:
-        self._engine = create_engine(database_url)
-        if self._engine.dialect.name == "sqlite":
-            _configure_sqlite(self._engine)
-
-    def create(self) -> None:
-        """Make the tables that are not there."""
-        Base.metadata.create_all(self._engine)
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._engine.dispose()
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def add(self, problem: Problem, plan: Plan) -> None:
         """Store a new problem with its first plan, ready to be solved; if it is there already, leave it."""
         row = {
             "key": problem.key,
-            "problem": _text(problem),
+            "problem": text_of(problem),
             "status": "queued",
             "submitted_at": now(),
             "time_limit_s": problem.time_limit_s,
             "attempts": 0,
         }
         try:
-            with self._write() as connection:
+            with self._database.write() as connection:
                 first = _insert_plan(connection, plan)
                 connection.execute(insert(ProblemRow).values({**row, "plan": first}))
         except IntegrityError:
@@ -116,8 +74,10 @@ class Store:
         if job is None:
             return False
         if self._worth_another_solve(job, problem.time_limit_s, retry_after_s):
-            again = _queue(problem.key, [job.status]).values(problem=_text(problem), time_limit_s=problem.time_limit_s)
-            with self._write() as connection:
+            again = _queue(problem.key, [job.status]).values(
+                problem=text_of(problem), time_limit_s=problem.time_limit_s
+            )
+            with self._database.write() as connection:
                 _change(connection, again)
         return True
 
@@ -130,13 +90,13 @@ class Store:
         return job.status == "cancelled" or (job.status == "queued" and time_limit_s > job.time_limit_s)
 
     def _is_optimal(self, key: str) -> bool:
-        with self._read() as connection:
+        with self._database.read() as connection:
             best = connection.execute(_best(key)).one_or_none()
         return best is not None and Bound.of(best.bound_ms, best.iteration_ms, "").proven_optimal
 
     def start(self, key: str) -> Problem | None:
         """Claim a queued problem for solving; None when it is not, or no longer, queued."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             claim = _set(key, ["queued"], status="solving", started_at=now())
             if not _change(connection, claim.values(attempts=ProblemRow.attempts + 1)):
                 return None
@@ -145,12 +105,12 @@ class Store:
 
     def improve(self, key: str, plan: Plan) -> None:
         """Keep a plan, which must be legal, if it is better than the one there or as good with a better bound."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             self._improve(connection, key, plan)
 
     def finish(self, key: str, plan: Plan) -> None:
         """Keep the last plan of a solve, if it is the best, and say that the solve is done."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             self._improve(connection, key, plan)
             _change(connection, _set(key, ["solving"], status="done", finished_at=now()))
 
@@ -162,29 +122,29 @@ class Store:
 
     def overrun(self, key: str) -> None:
         """Say that a solve was killed past its time: done if there is a plan, which is then the best so far."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             _change(connection, _set(key, ["solving"], status="done", finished_at=now()))
 
     def fail(self, key: str, error: ErrorDocument) -> None:
         """Say that a solve failed; the best plan so far stays."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             _change(connection, _fail(key, error))
 
     def lost(self, key: str, error: ErrorDocument) -> None:
         """Say that the worker of a solve is gone: queued again, or failed when that was the last attempt."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             again = _set(key, ["solving"], status="queued").where(ProblemRow.attempts < ATTEMPTS)
             if not _change(connection, again):
                 _change(connection, _fail(key, error))
 
     def cancel(self, key: str) -> None:
         """Stop wanting a solve; the best plan so far stays."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             _change(connection, _set(key, UNDER_WAY, status="cancelled", finished_at=now()))
 
     def discard(self, plan: int) -> str | None:
         """Throw a damaged plan away; return the key of the problem that is queued again because it was the best."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             best_of = select(ProblemRow.key).where(ProblemRow.plan == plan)
             key = connection.execute(best_of).scalar_one_or_none()
             if key is not None:
@@ -194,47 +154,46 @@ class Store:
 
     def recover(self) -> list[str]:
         """Queue what a service that is gone was solving; return the keys of all queued problems, oldest first."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             _change(connection, _set(None, ["solving"], status="queued", attempts=0))
         queued = select(ProblemRow.key).where(ProblemRow.status == "queued").order_by(ProblemRow.submitted_at)
-        with self._read() as connection:
+        with self._database.read() as connection:
             return list(connection.execute(queued).scalars())
 
     def job(self, key: str) -> Job | None:
         """Return how far the solve of a problem is."""
-        with self._read() as connection:
+        with self._database.read() as connection:
             row = connection.execute(select(*_JOB).where(ProblemRow.key == key)).one_or_none()
         return None if row is None else Job(*row)
 
+    def page(self, *, status: Status | None, after: tuple[str, str] | None, limit: int) -> list[Summary]:
+        """Return problems, the last submitted first, that come after a place in the list: ``submitted_at``, ``key``."""
+        rows = select(*_SUMMARY).join(PlanRow, ProblemRow.plan == PlanRow.id, isouter=True)
+        rows = rows.order_by(ProblemRow.submitted_at.desc(), ProblemRow.key.desc()).limit(limit)
+        if status is not None:
+            rows = rows.where(ProblemRow.status == status)
+        if after is not None:
+            rows = rows.where(tuple_(ProblemRow.submitted_at, ProblemRow.key) < after)
+        with self._database.read() as connection:
+            return [Summary(**row) for row in connection.execute(rows).mappings()]
+
+    def progress(self, key: str, after: int) -> list[Progress]:
+        """Return what was found for a problem after a plan's row, in sequence."""
+        rows = select(*_PROGRESS).where(PlanRow.key == key, PlanRow.id > after).order_by(PlanRow.id)
+        with self._database.read() as connection:
+            return [Progress(*row) for row in connection.execute(rows)]
+
     def plan_row(self, plan_id: str) -> int | None:
         """Return the first row with a plan id."""
-        with self._read() as connection:
+        with self._database.read() as connection:
             rows = select(PlanRow.id).where(PlanRow.plan_id == plan_id).order_by(PlanRow.id).limit(1)
             return connection.execute(rows).scalar_one_or_none()
 
     def document(self, plan: int) -> bytes | None:
         """Return the stored bytes of a plan; None if they are not those that were stored."""
-        with self._read() as connection:
+        with self._database.read() as connection:
             row = connection.execute(select(PlanRow.document, PlanRow.digest).where(PlanRow.id == plan)).one_or_none()
         return row.document if row is not None and _digest(row.document) == row.digest else None
-
-    @contextmanager
-    def _write(self) -> Iterator[Connection]:
-        with self._engine.connect().execution_options(zbplan_write=True) as connection, connection.begin():
-            yield connection
-
-    @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        with self._engine.connect() as connection:
-            yield connection
-
-
-def _text(problem: Problem) -> bytes:
-    try:
-        return problem.to_json().encode("utf-8", "backslashreplace")
-    except (RecursionError, ValueError):
-        found = Finding("$.profile.environment", "brackets nested too deep", "a flat JSON object")
-        raise InvalidInputError([found]) from None
 
 
 def _digest(document: bytes) -> str:
@@ -278,18 +237,3 @@ def _fail(key: str, error: ErrorDocument) -> Update:
 
 def _change(connection: Connection, statement: Update) -> int:
     return cast(CursorResult[Any], connection.execute(statement)).rowcount
-
-
-def _configure_sqlite(engine: Engine) -> None:
-    @event.listens_for(engine, "connect")
-    def _connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
-        connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_S * 1000}")
-        connection.execute("PRAGMA foreign_keys = ON")
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        # A transaction that reads before it writes must lock at once: SQLite cannot make it wait later.
-        write = connection.get_execution_options().get("zbplan_write", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")

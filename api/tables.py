@@ -46,3 +46,16 @@ class ProblemRow(Base):
     plan: Mapped[int | None] = mapped_column(ForeignKey("plans.id"))
 
     __table_args__ = (Index("ix_problems_status_submitted_at", "status", "submitted_at"),)
+
+
+class ProfileRow(Base):
+    """A profile as it was posted; the one posted last is what its name stands for."""
+
+    __tablename__ = "profiles"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    posted_at: Mapped[str]
+    document: Mapped[bytes] = mapped_column(LargeBinary)
+
+    __table_args__ = (Index("ix_profiles_name_posted_at", "name", "posted_at"),)

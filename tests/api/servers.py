@@ -43,6 +43,11 @@ def problem(**changes: Any) -> dict[str, Any]:
     return {"profile": profile, "devices": 4, "microbatches": 8, "memory_limit": "1x", "time_limit_s": 10, **changes}
 
 
+def improvable(**changes: Any) -> dict[str, Any]:
+    """Return a problem whose plan is far from its bound, whatever solves it: it asks for fused backwards."""
+    return problem(method="1f1b", memory_limit=None, **changes)
+
+
 @dataclass(frozen=True)
 class Server:
     """A running service."""
@@ -54,10 +59,10 @@ class Server:
     def client(self, **options: Any) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=TIMEOUT_S, **options)
 
-    def post(self, problem: dict[str, Any], wait_s: int = 0) -> httpx.Response:
-        headers = {"Prefer": f"wait={wait_s}"} if wait_s else {}
+    def post(self, value: dict[str, Any], wait_s: int = 0, path: str = "/v1/plans") -> httpx.Response:
+        headers = {"Content-Type": "application/json", "Prefer": f"wait={wait_s}"}
         with self.client() as client:
-            return client.post("/v1/plans", json=problem, headers=headers)
+            return client.post(path, content=json.dumps(value), headers=headers)
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         with self.client() as client:

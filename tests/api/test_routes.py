@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from api.resource import PlanResource
+from api.resource import PlanResource, Summary
 from tests.api.servers import Server, problem
 from zbplan.plan import Plan
 from zbplan.problem import Problem
@@ -168,13 +168,80 @@ def test_openapi_describes_every_answer(server: Server) -> None:
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert references <= known
     assert {"Problem", "PlanResource", "Plan", "ErrorDocument"} <= set(document["components"]["schemas"])
-    assert set(document["paths"]) == {"/v1/plans", "/v1/plans/{key}", "/v1/plans/by-id/{plan_id}", "/healthz"}
+    for routes in document["paths"].values():
+        for route in routes.values():
+            for status, answer in route["responses"].items():
+                assert int(status) < 400 or set(answer["content"]) == {"application/problem+json"}
+    assert not {"HTTPValidationError", "ValidationError"} & set(document["components"]["schemas"])
 
 
-def test_openapi_example_can_be_sent_as_it_is(server: Server) -> None:
+def test_openapi_examples_can_be_sent_as_they_are(server: Server) -> None:
     document = server.get("/openapi.json").json()
-    body = document["paths"]["/v1/plans"]["post"]["requestBody"]["content"]["application/json"]
-    assert server.post(body["example"], wait_s=30).status_code == 200
+    for path, status in (("/v1/plans", 200), ("/v1/profiles", 201)):
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        assert server.post(body["example"], wait_s=30, path=path).status_code == status
+
+
+def test_list_has_every_problem_once_the_last_submitted_first(server: Server) -> None:
+    keys = [server.post(problem(), wait_s=30).json()["key"] for _ in range(3)]
+    listed, cursor = [], None
+    while True:
+        page = server.get("/v1/plans?limit=2" + (f"&cursor={cursor}" if cursor else "")).json()
+        listed += page["plans"]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    found = [item["key"] for item in listed]
+    assert len(found) == len(set(found))
+    assert [key for key in found if key in keys] == keys[::-1]
+    newest = Summary.parse(listed[found.index(keys[-1])])
+    plan = server.get(f"/v1/plans/{keys[-1]}").json()["plan"]
+    assert (newest.plan_id, newest.iteration_ms) == (plan["plan_id"], plan["metrics"]["iteration_ms"])
+    assert newest.bound_ms == plan["bound"]["iteration_ms"]
+
+
+def test_list_of_one_state(server: Server) -> None:
+    key = server.post(problem(), wait_s=30).json()["key"]
+    done = server.get("/v1/plans?status=done&limit=1000").json()["plans"]
+    assert key in [item["key"] for item in done]
+    assert {item["status"] for item in done} == {"done"}
+    assert key not in [item["key"] for item in server.get("/v1/plans?status=failed").json()["plans"]]
+
+
+@pytest.mark.parametrize(
+    ("query", "path"),
+    [
+        ("limit=0", "query.limit"),
+        ("limit=many", "query.limit"),
+        ("status=new", "query.status"),
+        ("cursor=x", "query.cursor"),
+    ],
+)
+def test_parameter_that_is_wrong_is_told(server: Server, query: str, path: str) -> None:
+    answer = server.get(f"/v1/plans?{query}")
+    assert_problem_details(answer, 422, "invalid_input")
+    assert [item["path"] for item in answer.json()["errors"]] == [path]
+
+
+def test_legal_plan_is_judged_legal(server: Server) -> None:
+    plan = server.post(problem(), wait_s=30).json()["plan"]
+    assert server.post(plan, path="/v1/validate").json() == {"legal": True, "violations": []}
+    plan["devices"][1]["kind"][0] = "R"
+    assert server.post(plan, path="/v1/validate").json() == {
+        "legal": False,
+        "violations": [
+            {"code": "unknown_kind", "path": "$.devices[1].kind[0]", "found": "'R'", "needed": "one of F, B, W, BW"}
+        ],
+    }
+
+
+@pytest.mark.parametrize("path", ["/v1/validate", "/v1/profiles"])
+@pytest.mark.parametrize("body", [b"{", b"[]", b"{}", b'{"format": NaN}', b"[" * 100_000, b"\xff"])
+def test_bad_bodies_are_refused_everywhere(server: Server, path: str, body: bytes) -> None:
+    with server.client() as client:
+        answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert_problem_details(answer, 422, "invalid_input")
+    assert answer.json()["errors"]
 
 
 def walk(value: Any, name: str = "") -> list[tuple[str, Any]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from api.database import require_database
 from api.server import listening
-from api.store import require_store
 from tests.api.servers import members, problem, running, wait_until
 from tests.api.solves import begun
 from zbplan.errors import InvalidInputError
@@ -75,5 +75,5 @@ def test_listens_on_ipv6(tmp_path: Path) -> None:
 )
 def test_store_that_cannot_be_used_is_told(database_url: str, why: str) -> None:
     with pytest.raises(InvalidInputError, match=why) as raised:
-        require_store(database_url)
+        require_database(database_url)
     assert raised.value.findings[0].path == "database_url"

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from api.resource import PlanResource
-from tests.api.servers import Server, members, problem, running, wait_until
+from tests.api.servers import Server, improvable, members, problem, running, wait_until
 from tests.api.solves import begun
 from zbplan.plan import Plan
 from zbplan.validate import validate
 
 COUNTED = "tests.api.solves:counted"
 HELD = "tests.api.solves:held"
+IMPROVING = "tests.api.solves:improving"
 
 
 def test_equal_problems_at_once_are_solved_once(tmp_path: Path) -> None:
@@ -49,23 +50,29 @@ def test_answers_while_it_solves(tmp_path: Path) -> None:
         assert server.get(f"/v1/plans/{key}", Prefer="wait=30").json()["status"] == "done"
 
 
-def test_better_bound_reaches_readers_while_the_solve_goes_on(tmp_path: Path) -> None:
-    with running(tmp_path, solve=HELD) as server:
-        key = server.post(problem()).json()["key"]
-        wait_until(lambda: server.get(f"/v1/plans/{key}").json()["plan"]["bound"]["iteration_ms"] > 0)
-        assert server.get(f"/v1/plans/{key}").json()["status"] == "solving"
+def test_better_plan_reaches_readers_while_the_solve_goes_on(tmp_path: Path) -> None:
+    with running(tmp_path, solve=IMPROVING) as server:
+        resource = server.post(improvable()).json()
+        (tmp_path / "release").touch()
+        path, first = f"/v1/plans/{resource['key']}", resource["plan"]
+        wait_until(lambda: server.get(path).json()["plan"]["plan_id"] != first["plan_id"])
+        better = server.get(path).json()
+        assert better["status"] == "solving"
+        assert better["plan"]["bound"]["iteration_ms"] == first["bound"]["iteration_ms"] + 0.5
 
 
 def test_long_poll_returns_when_the_client_has_an_older_representation(tmp_path: Path) -> None:
-    with running(tmp_path, solve=HELD) as server, ThreadPoolExecutor(1) as other:
-        key = server.post(problem()).json()["key"]
-        wait_until(lambda: server.get(f"/v1/plans/{key}").json()["plan"]["bound"]["iteration_ms"] > 0)
-        etag = server.get(f"/v1/plans/{key}").headers["etag"]
-        same = server.get(f"/v1/plans/{key}", **{"If-None-Match": etag, "Prefer": "wait=1"})
-        assert same.status_code == 304
-        news = other.submit(server.get, f"/v1/plans/{key}", **{"If-None-Match": etag, "Prefer": "wait=30"})
+    with running(tmp_path, solve=IMPROVING) as server, ThreadPoolExecutor(1) as other:
+        path = f"/v1/plans/{server.post(improvable()).json()['key']}"
+        wait_until(lambda: begun(tmp_path))
+        old = server.get(path)
+        held = {"If-None-Match": old.headers["etag"]}
+        assert server.get(path, **held, Prefer="wait=1").status_code == 304
+        news = other.submit(server.get, path, **held, Prefer="wait=30")
         (tmp_path / "release").touch()
-        assert news.result(timeout=60).json()["status"] == "done"
+        answer = news.result(timeout=60)
+        assert (answer.status_code, answer.json()["status"]) == (202, "solving")
+        assert answer.json()["plan"] != old.json()["plan"]
 
 
 def test_restart_loses_nothing(tmp_path: Path) -> None:
@@ -200,7 +207,7 @@ def test_delete_of_a_queued_problem(tmp_path: Path) -> None:
 
 
 def test_more_time_solves_again_unless_the_plan_is_optimal(tmp_path: Path) -> None:
-    optimal, open_ = problem(devices=1), problem(memory_limit=3)
+    optimal, open_ = problem(devices=1), improvable()
     optimal["profile"]["stages"] = 1
     with running(tmp_path, solve=COUNTED) as server:
         for asked, proven in ((optimal, True), (open_, False)):

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from api.database import Database
 from api.refusal import document
 from api.resource import Job
 from api.store import ATTEMPTS, Store
 from heuristic import construct
 from solver import solve
-from tests.api.servers import problem
+from tests.api.servers import improvable, problem
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 
@@ -28,10 +29,10 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    store = Store(url)
-    store.create()
-    yield store
-    store.close()
+    database = Database(url)
+    database.create()
+    yield Store(database)
+    database.close()
 
 
 def asked(**changes: Any) -> Problem:
@@ -92,9 +93,10 @@ def test_problem_comes_back_as_it_was(store: Store) -> None:
 
 def test_one_of_many_claims_wins(store: Store, url: str) -> None:
     new = added(store, asked())
-    others = [Store(url) for _ in range(4)]
+    others = [Database(url) for _ in range(4)]
+    stores = [store, *map(Store, others)]
     with ThreadPoolExecutor(8) as crowd:
-        claims = list(crowd.map(lambda at: [store, *others][at % 5].start(new.key), range(20)))
+        claims = list(crowd.map(lambda at: stores[at % 5].start(new.key), range(20)))
     for other in others:
         other.close()
     assert [claim for claim in claims if claim is not None] == [new]
@@ -184,7 +186,7 @@ def test_reopened_after_a_cancel_with_all_attempts(store: Store) -> None:
 
 
 def test_more_time_reopens_a_plan_that_is_not_optimal(store: Store) -> None:
-    new = added(store, asked(memory_limit=3, time_limit_s=10))
+    new = added(store, Problem.parse(improvable(time_limit_s=10)))
     longer = new.model_copy(update={"time_limit_s": 20})
     store.start(new.key)
     store.finish(new.key, solve(new))
@@ -230,8 +232,7 @@ def test_discarded_plan_is_gone_and_its_row_not_given_again(store: Store) -> Non
 
 def test_everything_is_there_for_the_next_process(store: Store, url: str) -> None:
     new = added(store, asked())
-    store.close()
-    other = Store(url)
+    other = Database(url)
     other.create()
-    assert other.job(new.key) == job(store, new)
+    assert Store(other).job(new.key) == job(store, new)
     other.close()

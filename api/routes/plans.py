@@ -1,35 +1,34 @@
-"""Routes: the HTTP face of the service."""
+"""Plans: asking for one, reading and following it, stopping its solve."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from api.catalog import Shown
-from api.openapi import EXAMPLE_PROBLEM, content, refusals
+from api.openapi import EXAMPLE_PROBLEM, content
+from api.refusal import Refusal, document
 from api.requests import has, json_body, preferred_wait_s
-from api.resource import Representation
-from api.service import Service
+from api.resource import Page, Status, Summary
+from api.routes.common import BAD_BODY, BAD_QUERY, NOT_FOUND, ServiceOf, json_response, validators
+from zbplan.errors import Finding
 
 router = APIRouter()
 
 IMMUTABLE = "public, max-age=31536000, immutable"
 
-
-async def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+_EVENT_ID = re.compile(r"\d{1,18}")
 
 
-ServiceOf = Annotated[Service, Depends(_service)]
 Key = Annotated[str, Path(description="The key of a problem, as every answer and plan gives it.")]
 
 _RESOURCE: dict[int | str, dict[str, Any]] = {
     200: {"description": "The plan is final.", **content("PlanResource")},
     202: {"description": "The solve goes on; `plan` is the best one so far.", **content("PlanResource")},
 }
-_NO_PLAN = refusals(status_404="There is no such plan.", status_503="The service cannot answer now.")
 _PREFER = {
     "name": "Prefer",
     "in": "header",
@@ -46,12 +45,7 @@ _PREFER = {
     status_code=202,
     responses={
         **_RESOURCE,
-        **refusals(
-            status_413="The body is too large.",
-            status_415="The body is not declared as JSON.",
-            status_422="The body is no problem, or one without a plan: `errors` says where and what is needed.",
-            status_503="The service cannot answer now.",
-        ),
+        **BAD_BODY,
     },
     openapi_extra={
         "requestBody": {"required": True, **content("Problem", example=EXAMPLE_PROBLEM)},
@@ -74,7 +68,7 @@ async def submit(request: Request, service: ServiceOf) -> Response:
     "/v1/plans/{key}",
     summary="The best plan so far for a problem",
     response_class=Response,
-    responses={**_RESOURCE, 304: {"description": "Nothing has changed."}, **_NO_PLAN},
+    responses={**_RESOURCE, 304: {"description": "Nothing has changed."}, **NOT_FOUND},
     openapi_extra={"parameters": [_PREFER]},
 )
 async def read(key: Key, request: Request, service: ServiceOf) -> Response:
@@ -91,7 +85,7 @@ async def read(key: Key, request: Request, service: ServiceOf) -> Response:
 
     shown = await (service.wait(key, news, wait_s) if wait_s else service.read(key))
     if conditional and has(request, shown.representation.etag):
-        return Response(status_code=304, headers=_validators(shown.representation, "no-cache"))
+        return Response(status_code=304, headers=validators(shown.representation, "no-cache"))
     return _resource(shown, wait_s)
 
 
@@ -99,7 +93,7 @@ async def read(key: Key, request: Request, service: ServiceOf) -> Response:
     "/v1/plans/{key}",
     summary="Stop a solve",
     response_class=Response,
-    responses={200: {"description": "The best plan found until then stays.", **content("PlanResource")}, **_NO_PLAN},
+    responses={200: {"description": "The best plan found until then stays.", **content("PlanResource")}, **NOT_FOUND},
 )
 async def cancel(key: Key, service: ServiceOf) -> Response:
     """Stop the solve of a problem and keep its best plan; a POST of the problem takes it up again."""
@@ -113,7 +107,7 @@ async def cancel(key: Key, service: ServiceOf) -> Response:
     responses={
         200: {"description": "The plan.", **content("Plan")},
         304: {"description": "The client has it."},
-        **_NO_PLAN,
+        **NOT_FOUND,
     },
 )
 async def read_plan(
@@ -121,25 +115,68 @@ async def read_plan(
 ) -> Response:
     """Return a plan by the id of its schedule."""
     plan = await service.plan(plan_id)
-    headers = _validators(plan, IMMUTABLE)
+    headers = validators(plan, IMMUTABLE)
     if has(request, plan.etag):
         return Response(status_code=304, headers=headers)
     return Response(plan.body, media_type="application/json", headers=headers)
 
 
-@router.get("/healthz", summary="Whether the process is alive")
-async def health() -> dict[str, str]:
-    """Answer."""
-    return {"status": "ok"}
+@router.get(
+    "/v1/plans/{key}/events",
+    summary="What a solve finds",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Server-sent events: `incumbent` (a better plan), `bound` (a better bound), `done`.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **NOT_FOUND,
+    },
+)
+async def follow(
+    key: Key,
+    service: ServiceOf,
+    last_event_id: Annotated[str | None, Header(description="Goes on after this event.")] = None,
+) -> Response:
+    """Follow the solve of a problem, from its last state, or from the last event that a listener got, to its end."""
+    after = int(last_event_id) if last_event_id is not None and _EVENT_ID.fullmatch(last_event_id) else None
+    events = await service.follow(key, after)
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+@router.get(
+    "/v1/plans",
+    summary="All problems",
+    response_class=Response,
+    responses={200: {"description": "The last submitted first.", **content("Page")}, **BAD_QUERY},
+)
+async def page(
+    service: ServiceOf,
+    status: Annotated[Status | None, Query(description="Only those in this state.")] = None,
+    cursor: Annotated[str | None, Query(description="`next` of the part before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 100,
+) -> Response:
+    """List problems, the last submitted first."""
+    after = None if cursor is None else _place(cursor)
+    plans = await service.page(status=status, after=after, limit=limit)
+    return json_response(Page(plans=plans, next=_cursor(plans[-1]) if len(plans) == limit else None))
+
+
+def _cursor(last: Summary) -> str:
+    return f"{last.submitted_at}_{last.key}"
+
+
+def _place(cursor: str) -> tuple[str, str]:
+    submitted_at, separator, key = cursor.partition("_")
+    if not separator:
+        finding = Finding("query.cursor", repr(cursor[:80]), "the `next` of another part of the list")
+        raise Refusal(document("invalid_input", 422, "A parameter is not valid", str(finding), [finding]))
+    return submitted_at, key
 
 
 def _resource(shown: Shown, wait_s: int) -> Response:
-    headers = {**_validators(shown.representation, "no-cache"), "Content-Location": f"/v1/plans/{shown.job.key}"}
+    headers = {**validators(shown.representation, "no-cache"), "Content-Location": f"/v1/plans/{shown.job.key}"}
     if wait_s:
         headers["Preference-Applied"] = f"wait={wait_s}"
     status = 202 if shown.under_way else 200
     return Response(shown.representation.body, status, headers, media_type="application/json")
-
-
-def _validators(representation: Representation, caching: str) -> dict[str, str]:
-    return {"ETag": representation.etag, "Cache-Control": caching}

@@ -1,0 +1,101 @@
+"""Database: connections and transactions, shared by every process of the service."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from api.tables import Base
+from zbplan.errors import Finding, InvalidInputError
+
+BUSY_S = 30
+"""How long a SQLite writer waits for another."""
+
+
+class Database:
+    """One database.
+
+    Parameters
+    ----------
+    url
+        For SQLAlchemy, such as ``sqlite:///zbplan.sqlite3``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._engine = create_engine(url)
+        if self._engine.dialect.name == "sqlite":
+            _configure_sqlite(self._engine)
+
+    def create(self) -> None:
+        """Make the tables that are not there."""
+        Base.metadata.create_all(self._engine)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Hold a transaction that may change something."""
+        with self._engine.connect().execution_options(zbplan_write=True) as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Hold a transaction that changes nothing."""
+        with self._engine.connect() as connection:
+            yield connection
+
+
+@functools.cache
+def database_at(url: str) -> Database:
+    """Return this process's database at a URL."""
+    return Database(url)
+
+
+def require_database(url: str) -> None:
+    """Open a database, making its tables if need be.
+
+    Raises
+    ------
+    InvalidInputError
+        If it cannot be used.
+    """
+    try:
+        if make_url(url).database in (None, "", ":memory:"):
+            _refuse(url, "no database that several processes can open")
+        database = Database(url)
+        database.create()
+        database.close()
+    except (SQLAlchemyError, ImportError) as error:
+        _refuse(url, str(getattr(error, "orig", None) or error))
+
+
+def _refuse(url: str, why: str) -> NoReturn:
+    with suppress(ArgumentError):
+        url = make_url(url).render_as_string(hide_password=True)
+    needed = "a SQLAlchemy URL of a database that can be opened, such as sqlite:////var/lib/zbplan/plans.sqlite3"
+    raise InvalidInputError([Finding("database_url", f"{url!r}: {why}", needed)])
+
+
+def _configure_sqlite(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def _connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_S * 1000}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A transaction that reads before it writes must lock at once: SQLite cannot make it wait later.
+        write = connection.get_execution_options().get("zbplan_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")

@@ -1,0 +1,69 @@
+"""Profiles: what was measured, kept by name and by digest, so that a problem can refer to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+from sqlalchemy import insert, select, update
+
+from api.database import Database
+from api.documents import text_of
+from api.resource import now
+from api.tables import ProfileRow
+from zbplan.profile import Profile
+from zbplan.record import Record
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class PostedProfile(Record):
+    """What a posted profile can be referred to by: its name means the latest of that name, its digest only itself."""
+
+    name: str
+    digest: str
+
+
+class Profiles:
+    """Profiles in a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, profile: Profile) -> PostedProfile:
+        """Keep a profile, which is then the latest of its name."""
+        document = text_of(profile)
+        digest = hashlib.sha256(document).hexdigest()
+        with self._database.write() as connection:
+            known = select(ProfileRow.digest).where(ProfileRow.digest == digest)
+            if connection.execute(known).one_or_none() is None:
+                row = {"digest": digest, "name": _stored(profile.name), "posted_at": now(), "document": document}
+                connection.execute(insert(ProfileRow).values(row))
+            else:
+                again = update(ProfileRow).where(ProfileRow.digest == digest)
+                connection.execute(again.values(posted_at=now()))
+        return PostedProfile(name=profile.name, digest=digest)
+
+    def named(self, name: str) -> bytes | None:
+        """Return the text of the latest profile with a name."""
+        latest = (
+            select(ProfileRow.document).where(ProfileRow.name == _stored(name)).order_by(ProfileRow.posted_at.desc())
+        )
+        with self._database.read() as connection:
+            return connection.execute(latest.limit(1)).scalar_one_or_none()
+
+    def with_digest(self, digest: str) -> bytes | None:
+        """Return the text of the profile with a digest."""
+        with self._database.read() as connection:
+            same = select(ProfileRow.document).where(ProfileRow.digest == digest)
+            return connection.execute(same).scalar_one_or_none()
+
+    def find(self, reference: str) -> bytes | None:
+        """Return the text of the profile that a reference, a digest or a name, stands for."""
+        return (self.with_digest(reference) if _DIGEST.fullmatch(reference) else None) or self.named(reference)
+
+
+def _stored(name: str) -> str:
+    # As JSON text, because a name may hold what a database cannot.
+    return json.dumps(name)

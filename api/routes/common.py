@@ -1,0 +1,42 @@
+"""Common: what all routes share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request, Response
+
+from api.documents import text_of
+from api.openapi import refusals
+from api.resource import Representation
+from api.service import Service
+from zbplan.record import Record
+
+
+async def _service(request: Request) -> Service:
+    # A plain function would cost a thread per request.
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceOf = Annotated[Service, Depends(_service)]
+
+_BUSY = "The service cannot answer now."
+BAD_QUERY = refusals(status_422="A parameter is wrong: `errors` says which and what is needed.", status_503=_BUSY)
+NOT_FOUND = {**refusals(status_404="There is no such thing."), **BAD_QUERY}
+BAD_BODY = refusals(
+    status_413="The body is too large.",
+    status_415="The body is not declared as JSON.",
+    status_422="The body is not what it should be: `errors` says where and what is needed.",
+    status_503=_BUSY,
+)
+
+
+def json_response(record: Record, status: int = 200) -> Response:
+    """Send a document."""
+    return Response(text_of(record), status, media_type="application/json")
+
+
+def validators(representation: Representation, caching: str) -> dict[str, str]:
+    """Return the headers by which a client knows what it has."""
+    return {"ETag": representation.etag, "Cache-Control": caching}

@@ -1,0 +1,65 @@
+"""Profiles: keeping what was measured, so that a problem can refer to it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+
+from api.openapi import EXAMPLE_PROBLEM, content
+from api.requests import has, json_body
+from api.resource import Representation
+from api.routes.common import BAD_BODY, NOT_FOUND, ServiceOf, validators
+
+router = APIRouter()
+
+_PROFILE: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The profile as it was posted.", **content("Profile")},
+    304: {"description": "The client has it."},
+}
+_EXAMPLE = {**EXAMPLE_PROBLEM["profile"], "name": "gpt-1.5b"}
+
+
+@router.post(
+    "/v1/profiles",
+    summary="Keep a profile",
+    response_class=Response,
+    status_code=201,
+    responses={201: {"description": "How to refer to it.", **content("PostedProfile")}, **BAD_BODY},
+    openapi_extra={"requestBody": {"required": True, **content("Profile", example=_EXAMPLE)}},
+)
+async def add(request: Request, service: ServiceOf) -> Response:
+    """Keep a profile; a problem may then say `"profile": {"ref": "…"}` with its name (the latest of it) or digest."""
+    posted = await service.add_profile(await json_body(request, service.settings.max_body_bytes))
+    return Response(posted, 201, media_type="application/json")
+
+
+@router.get(
+    "/v1/profiles/by-digest/{digest}",
+    summary="One profile, for ever the same",
+    response_class=Response,
+    responses={**_PROFILE, **NOT_FOUND},
+)
+async def with_digest(
+    digest: Annotated[str, Path(description="A `digest`.")], request: Request, service: ServiceOf
+) -> Response:
+    """Return the profile with a digest."""
+    return _profile(await service.profile_with_digest(digest), request)
+
+
+@router.get(
+    "/v1/profiles/{name:path}",
+    summary="The latest profile of a name",
+    response_class=Response,
+    responses={**_PROFILE, **NOT_FOUND},
+)
+async def named(name: Annotated[str, Path(description="A `name`.")], request: Request, service: ServiceOf) -> Response:
+    """Return the profile with a name that was posted last."""
+    return _profile(await service.profile(name), request)
+
+
+def _profile(profile: Representation, request: Request) -> Response:
+    headers = validators(profile, "no-cache")
+    if has(request, profile.etag):
+        return Response(status_code=304, headers=headers)
+    return Response(profile.body, media_type="application/json", headers=headers)
