@@ -73,7 +73,8 @@ class Layers(Record):
         """Return the fields of a profile, without T_comm, of a cut in stages.
 
         Times, M_W and static bytes add up. M_B adds up but for the tensors between two layers of a stage, which
-        each of the two holds when it stands alone. What ops use inside is that of the worst layer.
+        each of the two holds when it stands alone; it errs high for a layer that needs its input in no backward. What
+        ops use inside is that of the worst layer.
 
         Parameters
         ----------
