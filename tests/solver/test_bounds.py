@@ -34,6 +34,15 @@ def test_no_bound_is_above_any_legal_plan(problem: Problem) -> None:
     assert all(bound <= made.measures.iteration for made in candidates(problem) if isinstance(made, Built))
 
 
+def test_one_slow_microbatch_downstream_does_not_count_for_all() -> None:
+    """Stage 0 treats its microbatches alike, but stage 1 sends one of them back later."""
+    times = {"t_f_ms": 0, "t_b_ms": [0, [0.25, 0, 0, 0]], "t_w_ms": 0, "t_comm_ms": 0}
+    profile = {"stages": 2, **times, "m_b_bytes": 1, "m_w_bytes": 0}
+    problem = Problem.parse({"profile": profile, "devices": 2, "microbatches": 4, "memory_limit": 1})
+    instance = problem.instance()
+    assert instance.clock.value(lower_bound(instance).ticks) == 0.25
+
+
 @pytest.mark.parametrize(
     ("problem", "bound_ms"),
     [

@@ -58,7 +58,7 @@ def test_auto_placement_takes_the_better_one_with_its_own_bound() -> None:
     profile = {"stages": 4, "t_f_ms": 1, "t_b_ms": 1, "t_w_ms": 1, "t_comm_ms": 1, "m_b_bytes": 1, "m_w_bytes": 1}
     problem = Problem.parse({"profile": profile, "devices": 2, "microbatches": 4})
     plan = solve(problem)
-    each = [solve(problem.on(placement)) for placement in problem.placements]
+    each = [solve(problem.model_copy(update={"placement": placement})) for placement in problem.placements]
     best = min(each, key=lambda other: other.metrics.iteration_ms)
     assert len(each) == 2
     assert (plan.placement, plan.metrics, plan.bound) == (best.placement, best.metrics, best.bound)
