@@ -33,6 +33,16 @@ class TransferOrderError(ZbplanError):
     """Sends and receives that would hand a tensor to the wrong op, or to none."""
 
 
+class TransferShapeError(ZbplanError):
+    """A tensor between stages has not the shape and type that were agreed on in the first step."""
+
+    def __init__(self, found: str, needed: str) -> None:
+        super().__init__(
+            f"found {found}; needed {needed}, as in the first microbatch: pad to a fixed shape, or build a new "
+            "PlanSchedule for the new one"
+        )
+
+
 class OpError(ZbplanError):
     """An op of the plan failed on this rank.
 

@@ -31,6 +31,11 @@ class Action(NamedTuple):
     stage: int
     microbatch: int
 
+    @property
+    def is_transfer(self) -> bool:
+        """Whether it is one side of a transfer."""
+        return self.kind.startswith(("SEND", "RECV"))
+
     def __str__(self) -> str:
         return f"{self.kind}(stage {self.stage}, microbatch {self.microbatch})"
 
@@ -120,8 +125,8 @@ def _result(action: Action) -> Action:
     return action._replace(kind="B") if action.kind == "BW" else action
 
 
-def lower(plan: Plan) -> list[list[Action]]:
-    """Return per device its ops in the plan's order, with its sends and receives between them.
+def lower(plan: Plan, *, forward_only: bool = False) -> list[list[Action]]:
+    """Return per device its ops in the plan's order (``forward_only``: its F), with sends and receives between them.
 
     A send stands right after its op. A receive stands where the sender is predicted to be done: before the op that
     the receiving device runs at that time, so that the transfer can pass during it, and behind everything that passes
@@ -135,6 +140,8 @@ def lower(plan: Plan) -> list[list[Action]]:
     device_of = devices_of(plan.placement)
     actions: list[list[Action]] = [[] for _ in plan.placement]
     for action in execution_order(plan):
+        if forward_only and action.kind != "F":
+            continue
         actions[device_of[action.stage]].append(action)
         transfer = transfer_of(action, device_of)
         if transfer is not None:

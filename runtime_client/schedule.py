@@ -62,8 +62,9 @@ class PlanSchedule:
     ) -> None:
         held = [stages] if isinstance(stages, PipelineStage) else sorted(stages, key=lambda stage: stage.stage_index)
         agree(plan.to_json().encode(), job_findings(held, plan, microbatches), group=held[0].group)
-        actions = lower(check(plan))
-        check_transfers(actions, plan.placement)
+        actions, forward_actions = lower(check(plan)), lower(plan, forward_only=True)
+        for listed in (actions, forward_actions):
+            check_transfers(listed, plan.placement)
         self.plan = plan
         self.stages = tuple(held)
         self.guard = StepGuard()
@@ -74,6 +75,7 @@ class PlanSchedule:
         self._engine = PlanEngine(
             held,
             actions,
+            forward_actions,
             self._loss,
             microbatches=plan.requires.microbatches,
             scale_grads=scale_grads,
@@ -113,7 +115,7 @@ class PlanSchedule:
             If a transfer failed, most often because another rank is gone.
         """
         batch = {f"args[{at}]": value for at, value in enumerate(args)} | kwargs | {"target": target}
-        self._check_batch(batch)
+        self._check_batch(batch, needs_target=True)
 
         def attempt() -> Any:
             self._store.discard()
@@ -121,9 +123,25 @@ class PlanSchedule:
 
         return self.guard.run(attempt, batch)
 
-    def _check_batch(self, values: dict[str, Any]) -> None:
+    def eval(
+        self,
+        *args: Any,
+        target: Any = None,
+        losses: list[Tensor] | None = None,
+        return_outputs: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Run F only, without gradients; the stages' ``eval()`` and ``train()`` are the caller's to call.
+
+        Takes what ``step`` takes and raises what it raises. Without a target no loss is computed.
+        """
+        self._check_batch({f"args[{at}]": value for at, value in enumerate(args)} | kwargs | {"target": target})
+        with torch.no_grad():
+            return self._engine.eval(*args, target=target, losses=losses, return_outputs=return_outputs, **kwargs)
+
+    def _check_batch(self, values: dict[str, Any], *, needs_target: bool = False) -> None:
         findings = batch_findings(values, self.plan.requires.microbatches)
-        if self._holds_last and values["target"] is None:
+        if needs_target and self._holds_last and values["target"] is None:
             findings.append("found no target; needed one on the rank that holds the last stage")
         if findings:
             raise JobMismatchError(findings)
@@ -141,7 +159,8 @@ class PlanSchedule:
 
     @contextmanager
     def _around(self, action: Action) -> Iterator[None]:
-        self.guard.before(action)
+        if not action.is_transfer:
+            self.guard.before(action)
         with self._store.recording(action.kind == "B"):
             yield
 

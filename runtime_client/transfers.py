@@ -61,7 +61,7 @@ def _check_device(device: int, listed: Sequence[Action], known: dict[Action, Tra
             raise TransferOrderError(f"{where}: found {action} a second time; needed it once")
         if device_of[action.stage] != device:
             raise TransferOrderError(f"{where}: found {action}; needed it on device {device_of[action.stage]}")
-        if action.kind.startswith(("SEND", "RECV")) and action not in known:
+        if action.is_transfer and action not in known:
             raise TransferOrderError(f"{where}: found {action}; needed none: both of its ops run on one device")
         for needed in _before(action, known, device_of):
             if not done.intersection(needed):

@@ -8,13 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn, optim
 
-from tests.runtime_client.models import batch, frozen_stages, mean_loss, sum_loss, text_stages, tupled_stages
+from tests.runtime_client.models import (
+    batch,
+    frozen_stages,
+    mean_loss,
+    sum_loss,
+    text_stages,
+    tied_stages,
+    tupled_stages,
+)
 from tests.runtime_client.plans import one_f_one_b, random_plan, zb_h1
 from zbplan.placement import interleaved, linear, v_shape
 from zbplan.plan import Plan
 
 TORCH = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
-STEPS = 2
+STEPS = 5
 ROWS = 2
 
 
@@ -37,20 +45,26 @@ class Case:
 
 def cases(ranks: int) -> dict[str, Case]:
     """All cases for a number of ranks, by name."""
-    adjacent = [[2 * rank, 2 * rank + 1] for rank in range(ranks)]
-    lopsided = [[0, ranks, ranks + 1], *([rank] for rank in range(1, ranks))]
+    placements = {
+        "linear": linear(ranks),
+        "v": v_shape(ranks),
+        "interleaved": interleaved(ranks, 2),
+        "adjacent stages on a device": [[2 * rank, 2 * rank + 1] for rank in range(ranks)],
+        "lopsided": [[0, ranks, ranks + 1], *([rank] for rank in range(1, ranks))],
+    }
     built = {
+        f"{name}, {microbatches} microbatches": Case(random_plan(placement, microbatches, seed=microbatches))
+        for name, placement in placements.items()
+        for microbatches in (1, 3, 8)
+    }
+    built |= {
         "zb_h1": Case(zb_h1(ranks, 8)),
-        "zb_h1, one microbatch": Case(zb_h1(ranks, 1)),
-        "zb_h1, three microbatches, sum": Case(zb_h1(ranks, 3), mean=False),
+        "zb_h1, sum": Case(zb_h1(ranks, 3), mean=False),
         "1f1b": Case(one_f_one_b(ranks, 8)),
-        "v": Case(random_plan(v_shape(ranks), 3, seed=3)),
-        "interleaved": Case(random_plan(interleaved(ranks, 2), 4, seed=4)),
-        "adjacent stages on a device": Case(random_plan(adjacent, 4, seed=5)),
-        "lopsided placement": Case(random_plan(lopsided, 3, seed=6)),
         "no durations": Case(random_plan(v_shape(ranks), 3, seed=7, t_f_ms=0, t_b_ms=0, t_w_ms=0, t_comm_ms=0)),
         "unsplittable stage 0": Case(random_plan(linear(ranks), 4, seed=8, splittable=[False] + [True] * (ranks - 1))),
-        **{f"random W {seed}": Case(random_plan(linear(ranks), 5, seed)) for seed in range(3)},
+        "tied embedding and head on one device": Case(random_plan(v_shape(ranks), 4, seed=9), tied_stages),
+        **{f"random W {seed}": Case(random_plan(linear(ranks), 5, seed)) for seed in range(10, 13)},
     }
     if ranks > 1:
         built["frozen"] = Case(random_plan(linear(ranks), 4, seed=12), frozen_stages)
@@ -60,16 +74,17 @@ def cases(ranks: int) -> dict[str, Case]:
 
 
 def optimizer_of(stages: Iterable[nn.Module]) -> optim.Optimizer:
-    parameters = [parameter for stage in stages for parameter in stage.parameters() if parameter.requires_grad]
-    return optim.SGD(parameters or [torch.zeros(1)], lr=0.1, momentum=0.9)
+    parameters = {parameter: None for stage in stages for parameter in stage.parameters() if parameter.requires_grad}
+    return optim.SGD(list(parameters) or [torch.zeros(1)], lr=0.1, momentum=0.9)
 
 
-def snapshot(stages: dict[int, nn.Module]) -> dict[str, Tensor]:
-    """Weights and gradients by stage and name."""
+def snapshot(stages: dict[int, nn.Module], optimizer: optim.Optimizer) -> dict[str, Tensor]:
+    """Weights, gradients and optimizer state by stage and name."""
     found: dict[str, Tensor] = {}
     for index, stage in stages.items():
         for name, parameter in stage.named_parameters():
             found[f"{index}.{name}"] = parameter.detach().clone()
             if parameter.grad is not None:
                 found[f"{index}.{name}.grad"] = parameter.grad.clone()
+                found[f"{index}.{name}.momentum"] = optimizer.state[parameter]["momentum_buffer"].clone()
     return found

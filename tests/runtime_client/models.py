@@ -43,6 +43,13 @@ def frozen_stages(stages: int, seed: int = 0) -> list[nn.Module]:
     return built
 
 
+def tied_stages(stages: int, seed: int = 0) -> list[nn.Module]:
+    """Embedding and head share one weight, as one device that holds both does."""
+    built = text_stages(stages, seed)
+    built[-1][-1].weight = built[0][0].weight
+    return built
+
+
 class Tupled(nn.Module):
     """Passes on (what has a gradient, whole numbers, what has no gradient)."""
 

@@ -29,7 +29,12 @@ def train(case: Case) -> dict[str, Any]:
         schedule.step(*([tokens] if 0 in held else []), target=target if count - 1 in held else None, losses=losses)
         optimizer.step()
         kept["losses"] += losses
-    return kept | {"tensors": snapshot(held)}
+    tokens, target = case.batch(STEPS)
+    evaluated: list[torch.Tensor] = []
+    outputs = schedule.eval(
+        *([tokens] if 0 in held else []), target=target if count - 1 in held else None, losses=evaluated
+    )
+    return kept | {"tensors": snapshot(held, optimizer), "evaluated": evaluated, "outputs": outputs}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from runtime_client import OpError, PlanSchedule, reference_step
 from runtime_client.lowering import Action
-from tests.runtime_client.models import WIDTH, batch, mean_loss, on_one_device, sum_loss, text_stages
+from tests.runtime_client.models import WIDTH, batch, mean_loss, on_one_device, sum_loss, text_stages, tied_stages
 from tests.runtime_client.plans import plan_of, problem_of, random_plan
 from zbplan.instance import BW, KINDS, B, F, Orders, W
 from zbplan.plan import Plan
@@ -84,17 +84,11 @@ def test_gradients_of_two_steps_add_up_without_being_scaled_again() -> None:
     torch.testing.assert_close(gradients(stages), expected)
 
 
-def tied_stages() -> list[nn.Module]:
-    stages = text_stages(3)
-    stages[-1][-1].weight = stages[0][0].weight
-    return stages
-
-
 def test_a_weight_that_two_stages_of_a_device_share_is_scaled_once() -> None:
-    stages, plain, (tokens, target) = tied_stages(), tied_stages(), batch(8)
+    stages, plain, (tokens, target) = tied_stages(3), tied_stages(3), batch(8)
     plan = random_plan([[0, 1, 2]], 4, 2)
     schedule_of(stages, plan).step(tokens, target=target)
-    torch.testing.assert_close(gradients(stages), plain_gradients(tied_stages(), tokens, target, mean_loss))
+    torch.testing.assert_close(gradients(stages), plain_gradients(tied_stages(3), tokens, target, mean_loss))
     reference_step(plain, plan, mean_loss, tokens, target=target)
     assert all(map(torch.equal, gradients(stages), gradients(plain)))
 
@@ -247,6 +241,38 @@ def test_the_gradient_of_the_first_step_holds_nothing_of_the_shape_inference() -
     assert all(map(torch.equal, gradients(stages), gradients(again)))
 
 
+def test_a_forward_only_step_may_stand_before_between_and_behind_others() -> None:
+    stages, plain, plan = text_stages(2), text_stages(2), backwards_plan(3)
+    schedule = schedule_of(stages, plan)
+    for step in range(3):
+        tokens, target = batch(6, seed=step)
+        losses: list[Tensor] = []
+        outputs = schedule.eval(tokens, target=target, losses=losses)
+        assert not outputs.requires_grad
+        torch.testing.assert_close(outputs, nn.Sequential(*plain)(tokens))
+        torch.testing.assert_close(torch.stack(losses).mean(), mean_loss(outputs, target))
+        schedule.step(tokens, target=target)
+        reference_step(plain, plan, mean_loss, tokens, target=target)
+    assert schedule.eval(tokens, return_outputs=False) is None
+    assert all(map(torch.equal, gradients(stages), gradients(plain)))
+
+
+def test_a_forward_only_step_keeps_nothing_of_a_microbatch_that_is_through() -> None:
+    watched, alive = Watched(), []
+    schedule = schedule_of([watched, nn.Identity()], random_plan([[0, 1]], 8, 0), nn.functional.mse_loss)
+    watched.register_forward_pre_hook(lambda *_: alive.append(watched.alive()))
+    schedule.eval(torch.randn(8, WIDTH), return_outputs=False)
+    assert max(alive) == 0
+
+
+def test_stages_hold_no_buffers_between_steps() -> None:
+    stages = on_one_device(text_stages(2))
+    schedule = PlanSchedule(stages, backwards_plan(3), mean_loss)
+    tokens, target = batch(6)
+    schedule.step(tokens, target=target)
+    assert [stage.args_recv_info | stage.grad_recv_info | stage.fwd_cache for stage in stages] == [{}, {}]
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "needed"),
     [
@@ -255,6 +281,12 @@ def test_the_gradient_of_the_first_step_holds_nothing_of_the_shape_inference() -
         (schedules._PipelineScheduleRuntime, "_maybe_get_loss", ["stage", "mb_index"]),
         (schedules._PipelineScheduleRuntime, "_update_losses", ["stages", "losses"]),
         (schedules._PipelineScheduleRuntime, "_merge_outputs", ["output_chunks"]),
+        (schedules._PipelineScheduleRuntime, "_initialize_stages", ["args", "kwargs"]),
+        (PipelineStage, "get_fwd_recv_ops", ["fwd_chunk_id"]),
+        (PipelineStage, "get_bwd_recv_ops", ["bwd_chunk_id"]),
+        (PipelineStage, "get_fwd_send_ops", ["fwd_chunk_id"]),
+        (PipelineStage, "get_bwd_send_ops", ["bwd_chunk_id"]),
+        (PipelineStage, "set_local_bwd_input", ["next_stage_bwd_outputs", "mb_index"]),
         (PipelineStage, "forward_one_chunk", ["fwd_chunk_id"]),
         (PipelineStage, "backward_one_chunk", ["bwd_chunk_id", "loss", "full_backward", "last_backward"]),
         (PipelineStage, "backward_weight_one_chunk", ["bwd_chunk_id", "last_backward"]),

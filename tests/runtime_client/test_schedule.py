@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Run]:
     return train
 
 
-def in_one_process(case: Case) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+def in_one_process(case: Case) -> dict[str, Any]:
     stages, losses = case.build(), []
     optimizer = optimizer_of(stages)
     for step in range(STEPS):
@@ -37,7 +38,18 @@ def in_one_process(case: Case) -> tuple[list[torch.Tensor], dict[str, torch.Tens
         optimizer.zero_grad()
         losses += reference_step(stages, case.plan, case.loss_fn, tokens, target=target, scale_grads=case.mean)
         optimizer.step()
-    return losses, snapshot(dict(enumerate(stages)))
+    kept = {"losses": losses, "tensors": snapshot(dict(enumerate(stages)), optimizer)}
+    tokens, target = (part.chunk(case.plan.requires.microbatches) for part in case.batch(STEPS))
+    with torch.no_grad():
+        outputs = [forward(stages, rows) for rows in tokens]
+    evaluated = [case.loss_fn(*pair) for pair in zip(outputs, target, strict=True)]
+    return kept | {"outputs": torch.cat(outputs), "evaluated": evaluated}
+
+
+def forward(stages: list[torch.nn.Module], x: Any) -> torch.Tensor:
+    for stage in stages:
+        x = stage(*x) if isinstance(x, tuple) else stage(x)
+    return x
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -48,14 +60,16 @@ def test_losses_gradients_and_weights_are_those_of_one_process_bit_for_bit(
     run, folder = trained(ranks)
     assert run.returncode == 0, run.output
     case = cases(ranks)[name]
-    losses, tensors = in_one_process(case)
+    needed = in_one_process(case)
     kept: list[dict[str, Any]] = [torch.load(folder / f"{rank}.pt", weights_only=True)[name] for rank in range(ranks)]
     holder = next(at for at, held in enumerate(case.plan.placement) if case.plan.requires.stages - 1 in held)
     assert [len(rank["losses"]) for at, rank in enumerate(kept) if at != holder] == [0] * (ranks - 1)
-    assert torch.equal(torch.stack(kept[holder]["losses"]), torch.stack(losses))
+    for part in ("losses", "evaluated"):
+        assert torch.equal(torch.stack(kept[holder][part]), torch.stack(needed[part]))
+    assert torch.equal(kept[holder]["outputs"], needed["outputs"])
     found = {key: tensor for rank in kept for key, tensor in rank["tensors"].items()}
-    assert found.keys() == tensors.keys()
-    assert [key for key, tensor in tensors.items() if not torch.equal(found[key], tensor)] == []
+    assert found.keys() == needed["tensors"].keys()
+    assert [key for key, tensor in needed["tensors"].items() if not torch.equal(found[key], tensor)] == []
 
 
 def test_a_rank_that_is_killed_ends_the_others_with_a_named_error(tmp_path: Path) -> None:
@@ -67,3 +81,12 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_named_error(tmp_path: Path
         assert ranks[rank].returncode == 1
         assert f"StepError: rank {rank}, outside any op: found " in ranks[rank].output
         assert "look for the rank that failed first" in ranks[rank].output
+
+
+def test_memory_does_not_grow_with_the_number_of_microbatches(tmp_path: Path) -> None:
+    run = torchrun(2, "tests.runtime_client.memory_worker", str(tmp_path))
+    assert run.returncode == 0, run.output
+    activation_bytes = 4 * 16 * 64
+    for rank in range(2):
+        few, *more = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert max(more) < few + activation_bytes
