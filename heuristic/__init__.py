@@ -1,6 +1,6 @@
 """Constructive schedules: built in milliseconds, always legal."""
 
-from heuristic.construct import (
+from heuristic.catalog import (
     METHODS,
     PLANNER,
     Builder,
@@ -10,11 +10,15 @@ from heuristic.construct import (
     build,
     candidates,
     construct,
+    feasible_placements,
 )
+from heuristic.planner import QUICK, THOROUGH, improvements
 
 __all__ = [
     "METHODS",
     "PLANNER",
+    "QUICK",
+    "THOROUGH",
     "Builder",
     "Built",
     "Refused",
@@ -22,4 +26,6 @@ __all__ = [
     "build",
     "candidates",
     "construct",
+    "feasible_placements",
+    "improvements",
 ]

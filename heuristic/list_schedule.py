@@ -19,9 +19,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from zbplan.instance import BW, B, BoolArray, F, Instance, IntArray, Orders, W
 from zbplan.jit import inlined, kernel
+
+FloatArray = npt.NDArray[np.float64]
 
 NEVER = 1 << 62
 
@@ -55,7 +58,7 @@ class Policy(NamedTuple):
         Ticks for which a device stays free for an op with a smaller key.
     caps : int64[stages, 2]
         Microbatches between F and B on a stage, before (column 0) and after (column 1) the device's first B.
-    weight_gap : float
+    weight_gap : float or float64[devices]
         W runs in a gap of at least this part of its duration.
     backlog : int64[devices]
         Pending W above which W goes before everything else.
@@ -68,7 +71,7 @@ class Policy(NamedTuple):
     slack: int
     patience: int
     caps: IntArray
-    weight_gap: float
+    weight_gap: FloatArray | float
     backlog: IntArray
     split: BoolArray
 
@@ -126,7 +129,7 @@ def list_schedule(task: Task, policy: Policy) -> Orders:
         policy.key,
         policy.slack,
         policy.patience,
-        policy.weight_gap,
+        np.full(len(task.devices), policy.weight_gap, dtype=np.float64),
     )
     return Orders.of([ops[device, :length] for device, length in enumerate(devices[: len(ops), LENGTH].tolist())])
 
@@ -155,7 +158,7 @@ def _pass(
     keys: IntArray,
     slack: int,
     patience: int,
-    weight_gap: float,
+    weight_gap: FloatArray,
 ) -> tuple[IntArray, IntArray]:
     """Return the ops that each device runs, and the table of devices, whose LENGTH says how many."""
     m = len(launch)
@@ -176,7 +179,7 @@ def _pass(
         gap = (soonest if kind < 0 else start) - now
         fits = kind < 0 or _fits(ops, stages, devices, held, peak, launch, device, kind, stage)
         if devices[device, PENDING] > 0 and (
-            not fits or _weight_is_due(ops, devices, pending, len(peak), device, gap, weight_gap)
+            not fits or _weight_is_due(ops, devices, pending, len(peak), device, gap, weight_gap[device])
         ):
             _weight(ops, devices, pending, done, len(peak), device, now)
         elif kind < 0:

@@ -24,6 +24,7 @@ def policies(draw: st.DrawFn, instance: Instance) -> Policy:
     keys = st.lists(KEYS, min_size=cells, max_size=cells)
     caps = st.lists(st.integers(1, microbatches), min_size=2 * stages, max_size=2 * stages)
     backlog = st.lists(st.integers(0, 5), min_size=instance.devices, max_size=instance.devices)
+    gaps = st.lists(st.floats(0, 4), min_size=instance.devices, max_size=instance.devices)
     split = st.lists(st.booleans(), min_size=stages, max_size=stages)
     return Policy(
         launch=np.array(draw(st.permutations(range(microbatches))), dtype=np.int64),
@@ -31,7 +32,7 @@ def policies(draw: st.DrawFn, instance: Instance) -> Policy:
         slack=draw(st.one_of(st.just(NEVER), st.integers(0, 10**6))),
         patience=draw(st.integers(0, 10**7)),
         caps=np.array(draw(caps), dtype=np.int64).reshape(stages, 2),
-        weight_gap=draw(st.floats(0, 2)),
+        weight_gap=np.array(draw(gaps)),
         backlog=np.array(draw(backlog), dtype=np.int64),
         split=np.array(draw(split), dtype=np.bool_),
     )

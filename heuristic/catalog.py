@@ -13,7 +13,7 @@ from heuristic.gpipe import gpipe
 from heuristic.interleaved_1f1b import interleaved_1f1b
 from heuristic.one_f_one_b import one_f_one_b
 from heuristic.one_f_one_b_v import one_f_one_b_v
-from heuristic.planner import planner
+from heuristic.planner import QUICK, improvements
 from heuristic.v_half import v_half
 from heuristic.v_min import v_min
 from heuristic.zb_greedy import zb_greedy
@@ -46,8 +46,6 @@ METHODS: dict[str, Builder] = {
 
 PLANNER = "planner"
 """What a plan's provenance says of a schedule that has no name: only ``auto`` and ``heuristic`` make it."""
-
-_BUILDERS: dict[str, Builder] = {**METHODS, PLANNER: planner}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +81,15 @@ class Refused:
     build_ms: float
 
 
-def construct(problem: Problem) -> Plan:
+def construct(problem: Problem, *, effort: int = QUICK) -> Plan:
     """Return the best legal constructive plan by the objective, or that of the named schedule asked for.
 
     Of equally good plans the first in the sequence of ``candidates`` wins.
+
+    Parameters
+    ----------
+    effort
+        Ops that the planner may schedule, per placement.
 
     Raises
     ------
@@ -95,32 +98,37 @@ def construct(problem: Problem) -> Plan:
     MethodError
         If the named schedule has no legal plan; it names methods that have.
     """
-    return min(best_per_placement(problem), key=_iteration).plan
+    return min(best_per_placement(problem, effort=effort), key=_iteration).plan
 
 
-def best_per_placement(problem: Problem) -> list[Built]:
-    """Return the best legal schedule of each placement that has one; raises as ``construct`` does."""
-    named = [] if problem.method in ("auto", "heuristic") else [problem.method]
-    tried = [
-        [_try(problem, placement, method) for method in named or _BUILDERS]
-        for placement in feasible_placements(problem)
-    ]
+def best_per_placement(problem: Problem, *, effort: int = QUICK) -> list[Built]:
+    """Return the best legal schedule of each placement that has one; parameters and errors as of ``construct``."""
+    if problem.method in ("auto", "heuristic"):
+        tried = [_all_on(problem, placement, effort) for placement in feasible_placements(problem)]
+    else:
+        tried = [[_try(problem, placement, problem.method)] for placement in feasible_placements(problem)]
     built = [[candidate for candidate in row if isinstance(candidate, Built)] for row in tried]
     if not any(built):
         refused = next(candidate for row in tried for candidate in row if isinstance(candidate, Refused))
-        raise _with_advice(refused.error, candidates(problem))
+        raise _with_advice(refused.error, _named(problem))
     return [min(row, key=_iteration) for row in built if row]
 
 
-def candidates(problem: Problem) -> list[Built | Refused]:
+def candidates(problem: Problem, *, effort: int = QUICK) -> list[Built | Refused]:
     """Return what every method makes of a problem on each of its placements, in a fixed sequence.
+
+    Parameters
+    ----------
+    effort
+        Ops that the planner may schedule, per placement.
 
     Raises
     ------
     InfeasibleError
         If no placement has a plan that fits into memory.
     """
-    return [_try(problem, placement, method) for placement in feasible_placements(problem) for method in _BUILDERS]
+    tried = [_all_on(problem, placement, effort) for placement in feasible_placements(problem)]
+    return [candidate for row in tried for candidate in row]
 
 
 def build(problem: Problem, placement: Placement, method: str) -> Orders:
@@ -136,7 +144,7 @@ def build(problem: Problem, placement: Placement, method: str) -> Orders:
     require_feasible(problem, placement)
     candidate = _try(problem, placement, method)
     if isinstance(candidate, Refused):
-        raise _with_advice(candidate.error, [_try(problem, placement, other) for other in METHODS])
+        raise _with_advice(candidate.error, _named(problem))
     return candidate.orders
 
 
@@ -171,6 +179,22 @@ def _iteration(built: Built) -> int:
     return built.measures.iteration
 
 
+def _named(problem: Problem) -> list[Built | Refused]:
+    return [_try(problem, placement, method) for placement in feasible_placements(problem) for method in METHODS]
+
+
+def _all_on(problem: Problem, placement: Placement, effort: int) -> list[Built | Refused]:
+    """Return what the named schedules make of a problem on a placement, and what the planner makes of those."""
+    named = [_try(problem, placement, method) for method in METHODS]
+    began = time.perf_counter()
+    instance = problem.instance(placement)
+    starts = sorted((built for built in named if isinstance(built, Built)), key=_iteration)
+    better = [*improvements(instance, [built.orders for built in starts], effort=effort)]
+    orders = better[-1] if better else starts[0].orders
+    measures = measure(instance, tighten(instance, orders))
+    return [*named, Built(problem, placement, PLANNER, orders, measures, _since(began))]
+
+
 def _try(problem: Problem, placement: Placement, method: str) -> Built | Refused:
     began = time.perf_counter()
     try:
@@ -185,10 +209,10 @@ def _since(began: float) -> float:
 
 
 def _legal(instance: Instance, method: str) -> tuple[Orders, Measures]:
-    """Build a schedule and judge its memory; the rest of what is legal every builder guarantees."""
-    if method not in _BUILDERS:
+    """Build a named schedule and judge its memory; the rest of what is legal every builder guarantees."""
+    if method not in METHODS:
         raise MethodError(method, "is not a constructive schedule")
-    orders = _BUILDERS[method](instance)
+    orders = METHODS[method](instance)
     measures = measure(instance, tighten(instance, orders))
     over = np.flatnonzero(measures.peak - instance.static > instance.room)
     if len(over):
@@ -200,5 +224,5 @@ def _legal(instance: Instance, method: str) -> tuple[Orders, Measures]:
 
 
 def _with_advice(error: MethodError, others: Iterable[Built | Refused]) -> MethodError:
-    able = [other.method for other in others if isinstance(other, Built) and other.method != PLANNER]
+    able = [other.method for other in others if isinstance(other, Built)]
     return MethodError(error.method, error.reason, [*dict.fromkeys(able), "heuristic", "auto"])
