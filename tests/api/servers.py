@@ -17,7 +17,10 @@ from typing import Any
 
 import httpx
 
+from tests.api.solves import begun, let
+
 ROOT = Path(__file__).parents[2]
+DATABASE = "plans.sqlite3"
 TIMEOUT_S = 60
 SERVE = """
 import json, sys
@@ -29,9 +32,10 @@ serve(Settings.parse_json(sys.argv[1]))
 _unlike = itertools.count(1)
 
 
-def problem(**changes: Any) -> dict[str, Any]:
-    """Return a small problem that no other call returns, unless its profile is given."""
+def problem(does: str = "", **changes: Any) -> dict[str, Any]:
+    """Return a small problem that no other call returns; its solve does what ``tests.api.solves`` says."""
     profile = {
+        "name": does,
         "stages": 4,
         "t_f_ms": 10 + next(_unlike) / 1000,
         "t_b_ms": 10,
@@ -43,9 +47,9 @@ def problem(**changes: Any) -> dict[str, Any]:
     return {"profile": profile, "devices": 4, "microbatches": 8, "memory_limit": "1x", "time_limit_s": 10, **changes}
 
 
-def improvable(**changes: Any) -> dict[str, Any]:
+def improvable(does: str = "", **changes: Any) -> dict[str, Any]:
     """Return a problem whose plan is far from its bound, whatever solves it: it asks for fused backwards."""
-    return problem(method="1f1b", memory_limit=None, **changes)
+    return problem(does, method="1f1b", memory_limit=None, **changes)
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,28 @@ class Server:
 
     process: subprocess.Popen[str]
     url: str
-    database: Path
+    folder: Path
+
+    @property
+    def database(self) -> Path:
+        return self.folder / DATABASE
 
     def client(self, **options: Any) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=TIMEOUT_S, **options)
+
+    def begin(self, problem: dict[str, Any]) -> str:
+        """Post a problem and return its key when its solve has begun and everyone can see it."""
+        key: str = self.post(problem).json()["key"]
+        wait_until(lambda: self.begun(key) and self.get(f"/v1/plans/{key}").json()["status"] == "solving")
+        return key
+
+    def begun(self, key: str) -> list[int]:
+        """Return the process of every solve of a problem that began."""
+        return begun(self.folder, key)
+
+    def let(self, key: str, what: str) -> None:
+        """Let a solve go on."""
+        let(self.folder, key, what)
 
     def post(self, value: dict[str, Any], wait_s: int = 0, path: str = "/v1/plans") -> httpx.Response:
         headers = {"Content-Type": "application/json", "Prefer": f"wait={wait_s}"}
@@ -78,9 +100,9 @@ class Server:
 
 @contextmanager
 def running(folder: Path, **settings: Any) -> Iterator[Server]:
-    """Run a service whose store is in a folder; solvers find the folder as ``ZBPLAN_TEST_FOLDER``."""
-    database = folder / "plans.sqlite3"
-    chosen = {"port": 0, "database_url": f"sqlite:///{database}", **settings}
+    """Run a service whose store is in a folder, with the solver of ``tests.api.solves``."""
+    url = f"sqlite:///{folder / DATABASE}"
+    chosen = {"port": 0, "database_url": url, "solve": "tests.api.solves:scripted", **settings}
     with (folder / "log.txt").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", SERVE, json.dumps(chosen)],
@@ -92,7 +114,7 @@ def running(folder: Path, **settings: Any) -> Iterator[Server]:
             start_new_session=True,
         )
     try:
-        yield Server(process, _announced(process, folder), database)
+        yield Server(process, _announced(process, folder), folder)
     finally:
         process.terminate()
         try:

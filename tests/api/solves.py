@@ -1,6 +1,7 @@
-"""Solvers for tests: the real one, begun, held up or killed at a known moment.
+"""A solver for tests: the real one without its search, held up or killed at a known moment as the profile's name says.
 
-Each leaves a file named ``begun-<process>-<number>`` in ``ZBPLAN_TEST_FOLDER`` when it begins.
+Each solve leaves a file named ``begun-<key>-<process>-<number>`` in ``ZBPLAN_TEST_FOLDER`` when it begins, and waits
+for files that the test puts there.
 """
 
 from __future__ import annotations
@@ -21,51 +22,76 @@ from zbplan.problem import Problem
 _numbers = itertools.count()
 
 
-def folder() -> Path:
-    return Path(os.environ["ZBPLAN_TEST_FOLDER"])
+def scripted(problem: Problem, **options: Any) -> Plan:
+    """Do what the name of the profile says."""
+    before = len(begun(_folder(), problem.key))
+    (_folder() / f"begun-{problem.key}-{os.getpid()}-{next(_numbers)}").touch()
+    match problem.profile.name:
+        case "held":
+            return held(problem, **options)
+        case "improving":
+            return improving(problem, **options)
+        case "killed":
+            return killed()
+        case "killed once":
+            return quick(problem, **options) if before else killed()
+        case "wrong":
+            return wrong(problem, **options)
+        case "refusing":
+            raise MethodError("cp_sat", "found nothing", ["zb_h1"])
+        case "broken":
+            raise ZeroDivisionError("a mistake")
+        case _:
+            return quick(problem, **options)
 
 
-def begun(where: Path) -> list[int]:
-    """Return the process of every solve that began."""
-    return [int(path.name.split("-")[1]) for path in where.glob("begun-*")]
+def quick(problem: Problem, **options: Any) -> Plan:
+    """Solve with the constructive schedules and analytic bounds only."""
+    return solve(problem, options=Options(parts=()), **options)
 
 
-def mark_begun() -> None:
-    (folder() / f"begun-{os.getpid()}-{next(_numbers)}").touch()
+def begun(folder: Path, key: str) -> list[int]:
+    """Return the process of every solve of a problem that began."""
+    return [int(path.name.split("-")[2]) for path in folder.glob(f"begun-{key}-*")]
 
 
-def wait_for(name: str) -> None:
-    while not (folder() / name).exists():
-        time.sleep(0.02)
-
-
-def counted(problem: Problem, **options: Any) -> Plan:
-    """Solve."""
-    mark_begun()
-    return solve(problem, **options)
+def let(folder: Path, key: str, what: str) -> None:
+    """Let a solve of a problem go on: ``release`` or ``finish``."""
+    (folder / f"{what}-{key}").touch()
 
 
 def held(problem: Problem, **options: Any) -> Plan:
-    """Report what is found at once, and return when a file named ``release`` is there."""
-    plan = counted(problem, **options)
-    wait_for("release")
+    """Report what is found at once, and return after ``release``."""
+    plan = quick(problem, **options)
+    _wait_for(problem, "release")
     return plan
 
 
 def improving(problem: Problem, **options: Any) -> Plan:
     """After ``release``, claim better bounds for the first plan and another as good; return after ``finish``."""
-    first = solve(problem, options=Options(parts=()))
-    other = with_microbatches_renamed(problem, first)
-    mark_begun()
-    wait_for("release")
+    first = quick(problem)
+    other = _with_microbatches_renamed(problem, first)
+    _wait_for(problem, "release")
     for plan, more_ms in ((first, 0.25), (other, 0.5)):
         bound_ms = first.bound.iteration_ms + more_ms
         options["on_incumbent"](plan.with_bound(bound_ms, "a test"), bound_ms)
-    wait_for("finish")
+    _wait_for(problem, "finish")
     return other.with_bound(first.bound.iteration_ms + 0.75, "a test")
 
 
-def with_microbatches_renamed(problem: Problem, plan: Plan) -> Plan:
+def killed() -> Plan:
+    """Die, as if the kernel had run out of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def wrong(problem: Problem, **options: Any) -> Plan:
+    """Return a plan that claims more than it does."""
+    plan = quick(problem, **options)
+    return plan.model_copy(update={"metrics": plan.metrics.model_copy(update={"iteration_ms": 1.0})})
+
+
+def _with_microbatches_renamed(problem: Problem, plan: Plan) -> Plan:
     """Return the same schedule with the last microbatch first; microbatches are alike here."""
     orders = plan.orders()
     microbatch = orders.ops % problem.microbatches
@@ -73,31 +99,10 @@ def with_microbatches_renamed(problem: Problem, plan: Plan) -> Plan:
     return Plan.build(problem, plan.placement, replace(orders, ops=ops), method="renamed")
 
 
-def killed(problem: Problem, **options: Any) -> Plan:
-    """Die, as if the kernel had run out of memory."""
-    counted(problem, **options)
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("unreachable")
+def _folder() -> Path:
+    return Path(os.environ["ZBPLAN_TEST_FOLDER"])
 
 
-def killed_once(problem: Problem, **options: Any) -> Plan:
-    """Die the first time."""
-    if not begun(folder()):
-        return killed(problem, **options)
-    return counted(problem, **options)
-
-
-def wrong(problem: Problem, **options: Any) -> Plan:
-    """Return a plan that claims more than it does."""
-    plan = solve(problem, **options)
-    return plan.model_copy(update={"metrics": plan.metrics.model_copy(update={"iteration_ms": 1.0})})
-
-
-def refusing(problem: Problem, **options: Any) -> Plan:
-    """Find no plan."""
-    raise MethodError("cp_sat", "found nothing", ["zb_h1"])
-
-
-def broken(problem: Problem, **options: Any) -> Plan:
-    """Fail as no solver should."""
-    raise ZeroDivisionError("a mistake")
+def _wait_for(problem: Problem, what: str) -> None:
+    while not (_folder() / f"{what}-{problem.key}").exists():
+        time.sleep(0.02)

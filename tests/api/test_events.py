@@ -8,13 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from tests.api.servers import Server, improvable, problem, running, wait_until
-from tests.api.solves import begun
-
-HELD = "tests.api.solves:held"
-IMPROVING = "tests.api.solves:improving"
 
 
 def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
@@ -50,14 +44,12 @@ def test_late_listener_gets_the_last_state(server: Server) -> None:
     assert (done["event"], done["data"]) == ("done", {"key": resource["key"], "status": "done"})
 
 
-def test_every_listener_gets_every_improvement(tmp_path: Path) -> None:
-    (tmp_path / "finish").touch()
-    with running(tmp_path, solve=IMPROVING) as server, ThreadPoolExecutor(8) as crowd:
-        key = server.post(improvable()).json()["key"]
-        wait_until(lambda: begun(tmp_path))
-        listening = [crowd.submit(heard, server, key) for _ in range(8)]
-        wait_until(lambda: server.get("/healthz").status_code == 200)
-        (tmp_path / "release").touch()
+def test_every_listener_gets_every_improvement(server: Server) -> None:
+    key = server.begin(improvable("improving"))
+    with ThreadPoolExecutor(8) as crowd:
+        listening = [crowd.submit(heard, server, key, **{"Last-Event-ID": "0"}) for _ in range(8)]
+        server.let(key, "release")
+        server.let(key, "finish")
         stories = [each.result(timeout=60) for each in listening]
     assert all(story == stories[0] for story in stories)
     story = stories[0]
@@ -66,39 +58,26 @@ def test_every_listener_gets_every_improvement(tmp_path: Path) -> None:
     assert bounds == sorted(set(bounds))
     assert story[0]["data"]["plan_id"] == story[1]["data"]["plan_id"]
     assert story[2]["data"]["plan_id"] == story[3]["data"]["plan_id"]
-
-
-def test_listener_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
-    for gate in ("release", "finish"):
-        (tmp_path / gate).touch()
-    with running(tmp_path, solve=IMPROVING) as server:
-        key = server.post(improvable(), wait_s=30).json()["key"]
-        whole = heard(server, key, **{"Last-Event-ID": "0"})
-        assert len(whole) == 5
-        for at, event in enumerate(whole[:-1]):
-            rest = heard(server, key, **{"Last-Event-ID": event["id"]})
-            assert [item["data"] for item in rest] == [item["data"] for item in whole[at + 1 :]]
-        assert len(heard(server, key, **{"Last-Event-ID": "nonsense"})) == 2
+    for at, event in enumerate(story[:-1]):
+        rest = heard(server, key, **{"Last-Event-ID": event["id"]})
+        assert [item["data"] for item in rest] == [item["data"] for item in story[at + 1 :]]
+    assert len(heard(server, key, **{"Last-Event-ID": "nonsense"})) == 2
 
 
 def test_restart_ends_the_stream_without_done(tmp_path: Path) -> None:
-    with running(tmp_path, solve=HELD) as server, ThreadPoolExecutor(1) as other:
-        key = server.post(problem()).json()["key"]
-        wait_until(lambda: begun(tmp_path))
-        listening = other.submit(heard, server, key)
-        wait_until(lambda: listening.running())
-        assert server.stop() == 0
-        story = listening.result(timeout=60) if not refused(listening) else []
-    assert "done" not in [event["event"] for event in story]
-
-
-def refused(listening: Any) -> bool:
-    return isinstance(listening.exception(timeout=60), httpx.ConnectError)
+    with running(tmp_path) as server, server.client() as client:
+        key = server.begin(problem("held"))
+        with client.stream("GET", f"/v1/plans/{key}/events") as answer, ThreadPoolExecutor(1) as other:
+            story = events(answer.iter_lines())
+            assert next(story)["event"] == "incumbent"
+            stopping = other.submit(server.stop)
+            assert list(story) == []
+            assert stopping.result(timeout=60) == 0
 
 
 def test_too_many_listeners(tmp_path: Path) -> None:
-    with running(tmp_path, solve=HELD, max_listeners=1) as server, server.client() as client:
-        key = server.post(problem()).json()["key"]
+    with running(tmp_path, max_listeners=1) as server, server.client() as client:
+        key = server.begin(problem("held"))
         with client.stream("GET", f"/v1/plans/{key}/events") as first:
             story = events(first.iter_lines())
             assert next(story)["event"] == "incumbent"
@@ -106,7 +85,6 @@ def test_too_many_listeners(tmp_path: Path) -> None:
             assert (second.status_code, second.json()["type"]) == (503, "urn:zbplan:error:busy")
             assert "retry-after" in second.headers
         wait_until(lambda: listens(server, key))
-        (tmp_path / "release").touch()
 
 
 def listens(server: Server, key: str) -> bool:

@@ -11,23 +11,23 @@ import pytest
 
 from api.database import require_database
 from api.server import listening
-from tests.api.servers import members, problem, running, wait_until
-from tests.api.solves import begun
+from api.settings import Settings
+from tests.api.servers import problem, running
 from zbplan.errors import InvalidInputError
+from zbplan.plan import Plan
+from zbplan.validate import validate
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_stops_with_status_0_and_no_process_left(tmp_path: Path, how: signal.Signals) -> None:
-    with running(tmp_path) as server:
-        assert server.post(problem(), wait_s=30).status_code == 200
-        assert members(server.process.pid)
-        assert server.stop(how) == 0
+def test_solves_with_the_solver_unless_told_otherwise(tmp_path: Path) -> None:
+    with running(tmp_path, solve=Settings().solve) as server:
+        answer = server.post(problem(time_limit_s=2), wait_s=60)
+        assert (answer.status_code, answer.json()["status"]) == (200, "done")
+        assert validate(Plan.parse(answer.json()["plan"])) == []
 
 
 def test_impatient_stop_leaves_no_process(tmp_path: Path) -> None:
-    with running(tmp_path, solve="tests.api.solves:held") as server:
-        server.post(problem())
-        wait_until(lambda: begun(tmp_path))
+    with running(tmp_path) as server:
+        server.begin(problem("held"))
         server.process.send_signal(signal.SIGINT)
         server.stop(signal.SIGINT)
 
