@@ -42,6 +42,11 @@ def tiny_problem(seed: int) -> Problem:
 
 
 def _measured(rng: random.Random, largest: int, stages: int, microbatches: int) -> Any:
-    if rng.random() < 0.5:
+    """Return one number, or per stage one number or one per microbatch, so that stages differ in this too."""
+
+    def each() -> list[int]:
+        return [rng.randint(0, largest) for _ in range(microbatches)]
+
+    if rng.random() < 0.4:
         return rng.randint(0, largest)
-    return [[rng.randint(0, largest) for _ in range(microbatches)] for _ in range(stages)]
+    return [rng.choice([each(), rng.randint(0, largest)]) for _ in range(stages)]
