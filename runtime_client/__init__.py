@@ -1,23 +1,40 @@
-"""The runtime client: gets a plan onto every rank and trains with it on torch.distributed.pipelining."""
+"""The runtime client: gets a plan onto every rank and trains with it on torch.distributed.pipelining.
 
-from runtime_client.errors import FetchError, JobMismatchError, OpError, PlanDigestError, StepError, TransferOrderError
-from runtime_client.fetch import broadcast, fetch
-from runtime_client.reference import reference_step
-from runtime_client.schedule import PlanSchedule
-from runtime_client.service import PlanSoFarWarning
-from runtime_client.weight_grad_store import split
+What it offers is imported when it is first used, so that fetching a plan into a file needs no torch.
+"""
 
-__all__ = [
-    "FetchError",
-    "JobMismatchError",
-    "OpError",
-    "PlanDigestError",
-    "PlanSchedule",
-    "PlanSoFarWarning",
-    "StepError",
-    "TransferOrderError",
-    "broadcast",
-    "fetch",
-    "reference_step",
-    "split",
-]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "FetchError": "errors",
+    "JobMismatchError": "errors",
+    "OpError": "errors",
+    "PlanCacheWarning": "obtain",
+    "PlanDigestError": "errors",
+    "PlanFallbackWarning": "obtain",
+    "PlanSchedule": "schedule",
+    "PlanSoFarWarning": "service",
+    "StepError": "errors",
+    "TransferOrderError": "errors",
+    "TransferShapeError": "errors",
+    "broadcast": "start_up",
+    "fetch": "start_up",
+    "reference_step": "reference",
+    "split": "weight_grad_store",
+}
+"""The module that each name comes from."""
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,9 +1,11 @@
-"""The service as a client sees it: ask for a plan, wait until it is done."""
+"""The service as a client sees it: ask for a plan, again where that may help, and wait until it is done."""
 
 from __future__ import annotations
 
+import random
 import re
 import time
+import urllib.request
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +24,10 @@ LONGEST_HOLD_S = 30
 GRACE_S = 10.0
 """How much longer than a held answer a request may take."""
 
+ATTEMPTS = 4
+"""How often a request is made that met no service, or one that is busy or breaks."""
+WORTH_A_RETRY = (408, 425, 429, 500, 502, 503, 504)
+
 _KEY = re.compile(r"[0-9a-f]{64}")
 _UNDER_WAY = ("queued", "solving")
 
@@ -30,33 +36,60 @@ class PlanSoFarWarning(UserWarning):
     """The solve is not done; the plan is its best so far."""
 
 
-def download(url: str, problem_or_key: Problem | Mapping[str, Any] | str, *, timeout_s: float) -> Plan:
+def download(
+    url: str,
+    problem_or_key: Problem | Mapping[str, Any] | str,
+    *,
+    timeout_s: float,
+    token: str | None = None,
+    use_proxy: bool = True,
+) -> Plan:
     """Return the plan of a problem or key, waiting until the service has solved it.
 
     When the solve was stopped, or time is up, its best plan so far is returned with a ``PlanSoFarWarning``.
 
+    Parameters
+    ----------
+    token
+        Sent as a bearer token.
+    use_proxy
+        False bypasses the proxy that the environment names.
+
     Raises
     ------
     FetchError
-        Naming the URL and what it answered.
+        Naming the URL, what it answered, and the proxy in between.
     InvalidInputError
         When the problem is none, before anything is sent, or when the answer holds no plan.
     """
+    asked = parse_asked(problem_or_key)
+    key = key_of(asked)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
     deadline = time.monotonic() + timeout_s
-    with httpx.Client(base_url=url) as client:
-        if isinstance(problem_or_key, str):
-            key = _checked_key(problem_or_key)
-            answer = _ask(client, "GET", f"/v1/plans/{key}", deadline)
+    with httpx.Client(base_url=url, headers=headers, trust_env=use_proxy) as client:
+        service = _Service(client, deadline)
+        if isinstance(asked, str):
+            answer = service.ask("GET", f"/v1/plans/{key}")
         else:
-            problem = problem_or_key if isinstance(problem_or_key, Problem) else Problem.parse(problem_or_key)
-            key = problem.key
-            answer = _ask(client, "POST", "/v1/plans", deadline, problem.to_json())
+            answer = service.ask("POST", "/v1/plans", asked.to_json())
         pause_s = FIRST_PAUSE_S
         while answer.get("status") in _UNDER_WAY and time.monotonic() + pause_s < deadline:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            answer = _ask(client, "GET", f"/v1/plans/{key}", deadline)
+            answer = service.ask("GET", f"/v1/plans/{key}")
     return _plan(answer, key, url, timeout_s)
+
+
+def parse_asked(problem_or_key: Problem | Mapping[str, Any] | str) -> Problem | str:
+    """Return a problem or a key, checked; raises ``FetchError`` or ``InvalidInputError``."""
+    if isinstance(problem_or_key, str):
+        return _checked_key(problem_or_key)
+    return problem_or_key if isinstance(problem_or_key, Problem) else Problem.parse(problem_or_key)
+
+
+def key_of(asked: Problem | str) -> str:
+    """Return the key under which a plan is asked for."""
+    return asked if isinstance(asked, str) else asked.key
 
 
 def _checked_key(key: str) -> str:
@@ -65,21 +98,71 @@ def _checked_key(key: str) -> str:
     return key
 
 
-def _ask(client: httpx.Client, method: str, path: str, deadline: float, body: str | None = None) -> dict[str, Any]:
-    where = f"{method} {str(client.base_url).rstrip('/')}{path}"
-    hold_s = min(LONGEST_HOLD_S, max(0.0, deadline - time.monotonic()))
-    headers = {"prefer": f"wait={int(hold_s)}"} | ({"content-type": "application/json"} if body is not None else {})
+class _Service:
+    """A service that is asked until a deadline."""
+
+    def __init__(self, client: httpx.Client, deadline: float) -> None:
+        self._client = client
+        self._deadline = deadline
+
+    def ask(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
+        """Return the answer to a request, made again after pauses that double and are cut short at random.
+
+        Many that fail together thus do not come back together.
+        """
+        pause_s = FIRST_PAUSE_S
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._attempt(method, path, body)
+            except _TryAgainError as error:
+                pause_s = min(4 * pause_s, LONGEST_PAUSE_S)
+                cut_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311 (no secret)
+                if time.monotonic() + cut_s > self._deadline:
+                    raise FetchError(str(error)) from error
+                time.sleep(cut_s)
+        try:
+            return self._attempt(method, path, body)
+        except _TryAgainError as error:
+            raise FetchError(f"{error} (asked {ATTEMPTS} times)") from error
+
+    def _attempt(self, method: str, path: str, body: str | None) -> dict[str, Any]:
+        where = f"{method} {str(self._client.base_url).rstrip('/')}{path}"
+        hold_s = min(LONGEST_HOLD_S, max(0.0, self._deadline - time.monotonic()))
+        headers = {"prefer": f"wait={int(hold_s)}"} | ({"content-type": "application/json"} if body is not None else {})
+        through = self._proxy()
+        try:
+            response = self._client.request(method, path, content=body, headers=headers, timeout=hold_s + GRACE_S)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            kind = FetchError if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL) else _TryAgainError
+            found = f"{type(error).__name__} ({error}){through}"
+            raise kind(f"{where}: found {found}; needed a service that answers") from error
+        answer = _json(response)
+        if response.status_code in (200, 202) and isinstance(answer, dict):
+            return answer
+        found = f"status {response.status_code}, {_said(answer, response.text)}{through}"
+        kind = _TryAgainError if response.status_code in WORTH_A_RETRY else FetchError
+        raise kind(f"{where}: found {found}; needed a plan")
+
+    def _proxy(self) -> str:
+        """Say which proxy of the environment is in between, without its credentials, and how to go without."""
+        url = self._client.base_url
+        proxies = urllib.request.getproxies()
+        proxy = proxies.get(url.scheme) or proxies.get("all")
+        if not proxy or not self._client.trust_env or urllib.request.proxy_bypass(url.host):
+            return ""
+        named = proxy.rpartition("@")[2]
+        return f" through the proxy {named} of the environment (use_proxy=False or NO_PROXY={url.host} bypass it)"
+
+
+class _TryAgainError(FetchError):
+    """A failure that may pass."""
+
+
+def _json(response: httpx.Response) -> object:
     try:
-        response = client.request(method, path, content=body, headers=headers, timeout=hold_s + GRACE_S)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise FetchError(f"{where}: found {type(error).__name__} ({error}); needed a service that answers") from error
-    try:
-        answer = response.json()
+        return response.json()
     except ValueError:
-        answer = None
-    if response.status_code not in (200, 202) or not isinstance(answer, dict):
-        raise FetchError(f"{where}: found status {response.status_code}, {_said(answer, response.text)}; needed a plan")
-    return answer
+        return None
 
 
 def _said(problem: object, otherwise: str) -> str:

@@ -27,14 +27,17 @@ def schedule(plan: Plan, microbatches: int | None = None) -> str:
     return PlanSchedule(stage, plan, mean_loss, microbatches=microbatches).plan.plan_id
 
 
-def scenarios(url: str) -> dict[str, Callable[[], str | None]]:
+def scenarios(url: str, cache: str) -> dict[str, Callable[[], str | None]]:
     rank, plan = dist.get_rank(), zb_h1(2, 4)
     return {
-        "fetch": lambda: fetch(url, plan.key, timeout_s=20).to_json(),
-        "fetch a problem": lambda: fetch(url, plan.asked, timeout_s=20).to_json(),
+        "fetch": lambda: fetch(url, plan.key, timeout_s=20, cache=cache).to_json(),
+        "fetch a problem": lambda: fetch(url, plan.asked, timeout_s=20, cache=cache).to_json(),
         "broadcast": lambda: broadcast(plan if rank == 0 else None).to_json(),
         "broadcast bytes": lambda: broadcast(plan.to_json().encode() if rank == 0 else b"other").to_json(),
-        "no service": lambda: fetch("http://127.0.0.1:9", plan.key, timeout_s=5).to_json(),
+        "no service": lambda: fetch("http://127.0.0.1:9", "0" * 64, timeout_s=0.2, cache=cache).to_json(),
+        "no service, but a copy on disk": lambda: fetch(
+            "http://127.0.0.1:9", plan.key, timeout_s=0.2, cache=cache
+        ).to_json(),
         "no plan on rank 0": lambda: broadcast(plan if rank else None).to_json(),
         "no plan but junk": lambda: broadcast(b'{"format": "zbplan.plan/1"').to_json(),
         "a bit turned over on the way to rank 1": lambda: with_turned_bit(lambda: broadcast(plan).to_json()),
@@ -71,7 +74,7 @@ def outcome(scenario: Callable[[], str | None]) -> list[str | None]:
 
 def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    kept = {name: outcome(scenario) for name, scenario in scenarios(sys.argv[1]).items()}
+    kept = {name: outcome(scenario) for name, scenario in scenarios(sys.argv[1], f"{sys.argv[2]}/plans").items()}
     (Path(sys.argv[2]) / f"{dist.get_rank()}.json").write_text(json.dumps(kept))
     dist.destroy_process_group()
 

@@ -15,16 +15,19 @@ Answer = tuple[int, str]
 
 
 class Service:
-    """Gives its answers in turn, the last one for ever, and keeps what it was asked: method, path and body."""
+    """Gives its answers in turn, the last one for ever, and keeps what it was asked: method, path and body, and
+    each time which bearer token."""
 
     def __init__(self, answers: list[Answer]) -> None:
         self.asked: list[tuple[str, str, bytes]] = []
+        self.tokens: list[str | None] = []
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             def _answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 service.asked.append((self.command, self.path, body))
+                service.tokens.append(self.headers.get("authorization"))
                 status, text = answers[min(len(service.asked), len(answers)) - 1]
                 self.send_response(status)
                 self.send_header("content-length", str(len(text.encode())))

@@ -78,8 +78,8 @@ FAILURES: dict[str, Failure] = {
         "POST http://127.*/v1/plans: found status 422, Infeasible: device 0 needs 12 bytes",
     ),
     "the answer is from something else": (
-        lambda plan: (502, "<html>Bad gateway</html>"),
-        "found status 502, '<html>Bad gateway</html>'",
+        lambda plan: (404, "<html>Not here</html>"),
+        "found status 404, '<html>Not here</html>'",
     ),
     "the answer is cut short": (lambda plan: (200, '{"key": "'), 'found status 200, \'{"key": "\''),
     "the plan is for another problem": (
@@ -104,9 +104,42 @@ def test_a_service_that_is_not_there_is_named(plan: Plan) -> None:
     with serving(answer("done", plan)) as service:
         url = service.url
     with pytest.raises(
-        FetchError, match=f"GET {url}/v1/plans/.*: found ConnectError .*; needed a service that answers"
+        FetchError,
+        match=f"GET {url}/v1/plans/.*: found ConnectError .*; needed a service that answers .asked 4 times",
     ):
         download(url, plan.key, timeout_s=20)
+
+
+def test_a_service_that_is_busy_or_breaks_is_asked_again(plan: Plan) -> None:
+    with serving((503, "{}"), (500, "broken"), answer("done", plan)) as service:
+        assert download(service.url, plan.asked, timeout_s=20) == plan
+    assert [method for method, _, _ in service.asked] == ["POST"] * 3
+
+
+def test_a_request_is_not_made_again_when_time_is_up_or_it_cannot_help(plan: Plan) -> None:
+    with serving((503, "busy")) as service, pytest.raises(FetchError, match="found status 503, 'busy'"):
+        download(service.url, plan.key, timeout_s=0.1)
+    with serving((401, "no")) as refusing, pytest.raises(FetchError, match="found status 401, 'no'"):
+        download(refusing.url, plan.key, timeout_s=20)
+    assert len(service.asked) == len(refusing.asked) == 1
+
+
+def test_a_token_is_sent_with_every_request(plan: Plan) -> None:
+    with serving(answer("queued"), answer("done", plan)) as service:
+        download(service.url, plan.asked, timeout_s=20, token="secret")
+    assert service.tokens == ["Bearer secret"] * 2
+
+
+def test_a_proxy_of_the_environment_is_named_and_can_be_bypassed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("http_proxy", "http://user:password@127.0.0.1:9")
+    with serving(answer("done", plan)) as service:
+        with pytest.raises(FetchError, match=r"through the proxy 127\.0\.0\.1:9 of the environment") as caught:
+            download(service.url, plan.key, timeout_s=0.1)
+        assert "password" not in str(caught.value)
+        assert "use_proxy=False or NO_PROXY=127.0.0.1" in str(caught.value)
+        assert download(service.url, plan.key, timeout_s=20, use_proxy=False) == plan
 
 
 @pytest.mark.parametrize("url", ["planner:8642", "not a url", "http://", "ftp://planner"])

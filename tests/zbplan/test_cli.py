@@ -456,7 +456,6 @@ def test_a_bug_is_no_answer(folder: Path) -> None:
         ("networkx", ["show", "plan.json", "--critical-path"], "solver"),
         ("fastapi", ["serve"], "service"),
         ("torch", ["profile", "--help"], "torch"),
-        ("torch", ["fetch", "http://127.0.0.1:9", "0" * 64], "torch"),
     ],
 )
 def test_a_missing_module_is_said_with_its_extra(folder: Path, module: str, arguments: list[str], extra: str) -> None:
@@ -466,6 +465,14 @@ def test_a_missing_module_is_said_with_its_extra(folder: Path, module: str, argu
     )
     expected = f"zbplan: found no module {module!r}; needed for this command: pip install 'zbplan[{extra}]'\n"
     assert (done.returncode, done.stderr) == (2, expected)
+
+
+def test_fetching_needs_no_torch(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['torch'] = None; from zbplan.cli import main; main()"
+    command = [sys.executable, "-c", program, "fetch", "http://127.0.0.1:9", "0" * 64, "--timeout-s", "0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "found ConnectError" in done.stderr
 
 
 def test_extras_are_those_of_the_package() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from runtime_client import service
 from runtime_client.agreement import agree, transport_device
 from runtime_client.errors import FetchError
+from runtime_client.obtain import obtain
 from zbplan.errors import ZbplanError
 from zbplan.plan import Plan
 from zbplan.problem import Problem
@@ -24,8 +25,14 @@ def fetch(
     *,
     group: dist.ProcessGroup | None = None,
     timeout_s: float = 300.0,
+    token: str | None = None,
+    use_proxy: bool = True,
+    cache: str | Path | None = None,
 ) -> Plan:
     """Return the service's plan on every rank of a group; only rank 0 talks to the service.
+
+    What the service gave is kept on disk. When it does not answer, rank 0 takes that copy, or else builds a plan, and
+    says so with a ``PlanFallbackWarning``.
 
     Parameters
     ----------
@@ -37,15 +44,22 @@ def fetch(
         The pipeline's process group; the default group if None. Every rank of it must call.
     timeout_s
         How long rank 0 waits for the plan. The group's own time-out must be longer.
+    token
+        Sent to the service as a bearer token.
+    use_proxy
+        False bypasses the proxy that the environment names.
+    cache
+        The folder on rank 0's disk, of mode 0700; None is ``zbplan/plans`` in the user's cache folder.
 
     Raises
     ------
     FetchError
-        On every rank, if rank 0 could not get the plan.
+        On every rank, if rank 0 could not get a plan in any way: from a key alone it can build none.
     PlanDigestError
         If what ranks received differs.
     """
-    return _from_rank_0(lambda: service.download(url, problem_or_key, timeout_s=timeout_s), group)
+    options: dict[str, Any] = {"timeout_s": timeout_s, "token": token, "use_proxy": use_proxy, "cache": cache}
+    return _from_rank_0(lambda: obtain(url, problem_or_key, **options), group)
 
 
 def broadcast(plan: Plan | bytes | None, *, group: dist.ProcessGroup | None = None) -> Plan:

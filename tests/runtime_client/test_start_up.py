@@ -7,7 +7,9 @@ from tests.runtime_client.plans import zb_h1
 from zbplan.plan import Plan
 
 
-@pytest.mark.parametrize("scenario", ["fetch", "fetch a problem", "broadcast", "broadcast bytes"])
+@pytest.mark.parametrize(
+    "scenario", ["fetch", "fetch a problem", "no service, but a copy on disk", "broadcast", "broadcast bytes"]
+)
 def test_every_rank_has_the_plan_of_rank_0(start_up: StartUp, scenario: str) -> None:
     for result, text in start_up.of(scenario):
         assert result == "returned"
