@@ -50,8 +50,9 @@ class Policy(NamedTuple):
     ----------
     launch : int64[microbatches]
         The sequence in which microbatches enter every stage.
-    key : int64[2, stages, microbatches]
-        Of the n-th F (row 0) and the n-th B or BW (row 1) of each stage; smaller keys go first.
+    key : int64[2 or 3, stages, microbatches]
+        Of the n-th F (row 0), B or BW (row 1) and W (row 2) of each stage; smaller keys go first. Without keys, W runs
+        only where the other rules let it.
     slack : int
         An op whose key exceeds the device's smallest unfinished key by more than this waits.
     patience : int
@@ -59,7 +60,7 @@ class Policy(NamedTuple):
     caps : int64[stages, 2]
         Microbatches between F and B on a stage, before (column 0) and after (column 1) the device's first B.
     weight_gap : float or float64[devices]
-        W runs in a gap of at least this part of its duration.
+        W runs in a gap of at least this part of its duration; never for the sake of a gap if infinite.
     backlog : int64[devices]
         Pending W above which W goes before everything else.
     split : bool[stages]
@@ -126,7 +127,7 @@ def list_schedule(task: Task, policy: Policy) -> Orders:
         task.held,
         task.peak,
         policy.launch,
-        policy.key,
+        policy.key if len(policy.key) > W else np.concatenate([policy.key, np.full_like(policy.key[:1], NEVER)]),
         policy.slack,
         policy.patience,
         np.full(len(task.devices), policy.weight_gap, dtype=np.float64),
@@ -173,15 +174,15 @@ def _pass(
         now = devices[device, WAKE] if device >= 0 else NEVER
         if now >= NEVER:
             return done, devices
-        kind, stage, start, soonest = _best(
+        kind, stage, start, soonest, key = _best(
             ops, stages, devices, held, launch, keys, arrival, device, now, slack, patience
         )
         gap = (soonest if kind < 0 else start) - now
         fits = kind < 0 or _fits(ops, stages, devices, held, peak, launch, device, kind, stage)
         if devices[device, PENDING] > 0 and (
-            not fits or _weight_is_due(ops, devices, pending, len(peak), device, gap, weight_gap[device])
+            not fits or _weight_is_due(ops, devices, launch, keys, pending, device, key, gap, weight_gap[device])
         ):
-            _weight(ops, devices, pending, done, len(peak), device, now)
+            _weight(ops, devices, launch, pending, done, len(peak), device, now)
         elif kind < 0:
             devices[device, WAKE] = NEVER if soonest >= NEVER else soonest - patience
         else:
@@ -229,12 +230,16 @@ def _best(
     now: int,
     slack: int,
     patience: int,
-) -> tuple[int, int, int, int]:
-    """Return kind (-1 for none), stage and start of the best F or B, and the soonest arrival of one out of reach."""
+) -> tuple[int, int, int, int, int]:
+    """Return kind (-1 for none), stage and start of the best F or B, the soonest arrival out of reach, and a key.
+
+    The key is that of the best op or, where none can run, the smallest one still to come; NEVER when all are done.
+    """
     first, last = devices[device, FIRST], devices[device, LAST]
     oldest = stages[held[first], DONE + B]
     phase = 1 if stages[held[last - 1], DONE + B] > 0 else 0
-    limit = _key_limit(stages, held, keys, first, last, slack)
+    smallest = _smallest_key(stages, held, keys, first, last)
+    limit = smallest + min(slack, NEVER - 1 - smallest)
     best_kind, best_stage, best_start, best_key, soonest = -1, 0, now, NEVER, NEVER
     for at in range(first, last):
         stage = held[at]
@@ -252,21 +257,19 @@ def _best(
                 soonest = min(soonest, ready)
                 continue
             best_kind, best_stage, best_start, best_key = kind, stage, max(now, ready), key
-    return best_kind, best_stage, best_start, soonest
+    return best_kind, best_stage, best_start, soonest, smallest if best_kind < 0 else best_key
 
 
 @inlined
-def _key_limit(stages: IntArray, held: IntArray, keys: IntArray, first: int, last: int, slack: int) -> int:
-    """Return the largest key that may run now."""
-    if slack >= NEVER:
-        return NEVER
+def _smallest_key(stages: IntArray, held: IntArray, keys: IntArray, first: int, last: int) -> int:
+    """Return the smallest key of an F or B that a device has not run."""
     smallest = NEVER
     for at in range(first, last):
         for kind in (F, B):
             position = stages[held[at], DONE + kind]
             if position < keys.shape[2]:
                 smallest = min(smallest, keys[kind, held[at], position])
-    return smallest + slack
+    return smallest
 
 
 @inlined
@@ -336,20 +339,37 @@ def _fits(
 
 @inlined
 def _weight_is_due(
-    ops: IntArray, devices: IntArray, pending: IntArray, cells: int, device: int, gap: int, weight_gap: float
+    ops: IntArray,
+    devices: IntArray,
+    launch: IntArray,
+    keys: IntArray,
+    pending: IntArray,
+    device: int,
+    key: int,
+    gap: int,
+    weight_gap: float,
 ) -> bool:
-    """Return whether the next pending W should run now, given the gap until something else can."""
-    cell = pending[device, devices[device, WEIGHTS]]
-    late = devices[device, PENDING] > devices[device, BACKLOG] or gap >= NEVER // 2
-    return bool(late or gap >= weight_gap * ops[W * cells + cell, DURATION])
+    """Return whether the next pending W should run now, given the key to beat and the gap until something can run."""
+    stage, position = divmod(pending[device, devices[device, WEIGHTS]], len(launch))
+    first = key >= NEVER or keys[W, stage, position] < key or devices[device, PENDING] > devices[device, BACKLOG]
+    op = (W * keys.shape[1] + stage) * len(launch) + launch[position]
+    return bool(first or (weight_gap < np.inf and gap >= weight_gap * ops[op, DURATION]))
 
 
 @inlined
 def _weight(
-    ops: IntArray, devices: IntArray, pending: IntArray, done: IntArray, cells: int, device: int, now: int
+    ops: IntArray,
+    devices: IntArray,
+    launch: IntArray,
+    pending: IntArray,
+    done: IntArray,
+    cells: int,
+    device: int,
+    now: int,
 ) -> None:
     """Run the pending W that has waited longest."""
-    op = W * cells + pending[device, devices[device, WEIGHTS]]
+    stage, position = divmod(pending[device, devices[device, WEIGHTS]], len(launch))
+    op = W * cells + stage * len(launch) + launch[position]
     devices[device, WEIGHTS] += 1
     devices[device, PENDING] -= 1
     devices[device, DRAINABLE] -= ops[op, RELEASE]
@@ -372,10 +392,11 @@ def _run(
     device = stages[stage, DEVICE]
     cells = len(stages) * len(launch)
     column = DONE + (F if kind == F else B)
-    cell = stage * len(launch) + launch[stages[stage, column]]
+    position = stages[stage, column]
+    cell = stage * len(launch) + launch[position]
     stages[stage, column] += 1
     if kind == B:
-        pending[device, devices[device, WEIGHTS] + devices[device, PENDING]] = cell
+        pending[device, devices[device, WEIGHTS] + devices[device, PENDING]] = stage * len(launch) + position
         devices[device, PENDING] += 1
         devices[device, DRAINABLE] += ops[W * cells + cell, RELEASE]
     _book(ops, devices, done, device, kind * cells + cell, start)

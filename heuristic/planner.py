@@ -88,24 +88,26 @@ class _Search:
         self.best = min((iteration(instance, orders) for orders in starts), default=UNLIMITED)
         self.serial = 0
         for orders in starts:
-            policy = self.variation.like(simulate(instance, orders))
-            self.groups[self.serial % GROUPS].offer(iteration(instance, orders), self.serial, policy)
-            self.serial += 1
+            for policy in self.variation.near(simulate(instance, orders)):
+                self._judge(self.groups[self.serial % GROUPS], policy)
 
     def try_one(self, part: float) -> Orders | None:
         """Schedule one more policy, at some part of the effort; return its orders if they are the best so far."""
         if part >= APART and len(self.groups) > 1:
             self._merge()
         group = self.groups[self.serial % len(self.groups)]
-        policy = self._next(group, part)
-        orders = list_schedule(self.task, policy)
-        objective = iteration(self.instance, orders)
-        group.offer(objective, self.serial, policy)
-        self.serial += 1
+        orders, objective = self._judge(group, self._next(group, part))
         if objective >= self.best:
             return None
         self.best = objective
         return orders
+
+    def _judge(self, group: _Group, policy: Policy) -> tuple[Orders, int]:
+        orders = list_schedule(self.task, policy)
+        objective = iteration(self.instance, orders)
+        group.offer(objective, self.serial, policy)
+        self.serial += 1
+        return orders, objective
 
     def _next(self, group: _Group, part: float) -> Policy:
         draw = self.variation.random

@@ -88,21 +88,29 @@ class Variation:
         )
 
     def like(self, schedule: Schedule) -> Policy:
-        """Return the policy whose keys are the starts of a schedule."""
+        """Return the policy that gives the orders of a schedule again, where they keep to one launch sequence."""
         instance = self.instance
-        cells = instance.stages * instance.microbatches
-        kind, cell = np.divmod(schedule.orders.ops, cells)
-        starts = np.zeros((2, cells), dtype=np.int64)
-        starts[F, cell[kind == F]] = schedule.start[kind == F]
-        backward = (kind == B) | (kind == BW)
-        starts[B, cell[backward]] = schedule.start[backward]
-        starts = np.sort(starts.reshape(2, instance.stages, -1), axis=2)
-        return self.plain()._replace(key=starts)
+        kind, cell = np.divmod(schedule.orders.ops, instance.stages * instance.microbatches)
+        stage, microbatch = np.divmod(cell, instance.microbatches)
+        launch = microbatch[(kind == F) & (stage == 0)]
+        position = np.argsort(launch)[microbatch]
+        key = np.zeros((3, instance.stages, instance.microbatches), dtype=np.int64)
+        key[np.where(kind == BW, B, kind), stage, position] = schedule.start
+        split = np.ones(instance.stages, dtype=np.bool_)
+        split[stage[kind == BW]] = False
+        return self.plain()._replace(launch=launch, key=key, slack=0, weight_gap=np.inf, split=split)
+
+    def near(self, schedule: Schedule) -> list[Policy]:
+        """Return policies that give the orders of a schedule, exactly and as far as they are of use."""
+        like = self.like(schedule)
+        return [like, like._replace(slack=self.period // 2, key=like.key[:W], weight_gap=1.0)]
 
     def random_policy(self) -> Policy:
         """Return a policy whose keys follow one microbatch through all stages, or rank the chunks of a device."""
         draw = self.random
         key = self._ranks() if draw.random() < 0.25 else self._route()
+        if draw.random() < 0.3:
+            key = np.concatenate([key, key[B:] + int(4 * draw.random() * self.period)])
         backlog = draw.choice((None, None, 0, 1, 2, 4))
         policy = self.plain()._replace(
             launch=draw.choice(self.launches),
@@ -173,6 +181,7 @@ class Variation:
             self._slack,
             self._patience,
             self._weight_gap,
+            self._weight_keys,
             self._backlog,
             self._cap,
             self._split,
@@ -204,16 +213,15 @@ class Variation:
         return np.arange(instance.stages)[self._some(instance.stages)]
 
     def _delay(self, policy: Policy) -> Policy:
-        """Put the keys of a kind on some stages, and perhaps only some microbatches, off or forward."""
-        draw, m = self.random, self.instance.microbatches
-        key = policy.key.copy()
-        some = slice(None) if draw.random() < 0.6 else self._some(m)
+        """Put the keys of a kind off or forward, on some stages, for all or some microbatches, evenly or by a slope."""
+        draw, key = self.random, policy.key.copy()
+        some = slice(None) if draw.random() < 0.6 else self._some(self.instance.microbatches)
         amount = int(self._about(draw.choice((1.0, 0.3, 0.1))) * self.period)
         stages = self._which()
-        along = np.arange(len(stages)) if draw.random() < 0.3 else np.ones(len(stages), dtype=np.int64)
-        key[draw.randrange(2), stages, some] += (amount * along if draw.random() < 0.5 else amount * along[::-1])[
-            :, None
-        ] // max(1, int(along.max()))
+        part = np.ones(len(stages), dtype=np.int64)
+        if draw.random() < 0.3:
+            part = draw.choice((np.arange(len(stages)), np.arange(len(stages))[::-1]))
+        key[draw.randrange(len(key)), stages, some] += (amount * part // max(1, int(part.max())))[:, None]
         return policy._replace(key=key)
 
     def _stretch(self, policy: Policy) -> Policy:
@@ -236,6 +244,14 @@ class Variation:
         some = slice(None) if draw.random() < 0.5 else self._some(self.instance.devices)
         gap[some] = draw.choice(GAPS) if draw.random() < 0.5 else np.maximum(0.0, gap[some] + self._about(0.2))
         return policy._replace(weight_gap=gap)
+
+    def _weight_keys(self, policy: Policy) -> Policy:
+        """Give W keys a while after those of B, or take them away."""
+        draw = self.random
+        if len(policy.key) > W and draw.random() < 0.5:
+            return policy._replace(key=policy.key[:W], weight_gap=draw.choice(GAPS))
+        after = policy.key[B:W] + int(4 * draw.random() * self.period)
+        return policy._replace(key=np.concatenate([policy.key[:W], after]))
 
     def _backlog(self, policy: Policy) -> Policy:
         draw, instance = self.random, self.instance

@@ -20,15 +20,16 @@ KEYS = st.integers(-(10**6), 10**6)
 def policies(draw: st.DrawFn, instance: Instance) -> Policy:
     """Any policy at all, sensible or not."""
     stages, microbatches = instance.stages, instance.microbatches
-    cells = 2 * stages * microbatches
+    rows = draw(st.sampled_from((2, 3)))
+    cells = rows * stages * microbatches
     keys = st.lists(KEYS, min_size=cells, max_size=cells)
     caps = st.lists(st.integers(1, microbatches), min_size=2 * stages, max_size=2 * stages)
     backlog = st.lists(st.integers(0, 5), min_size=instance.devices, max_size=instance.devices)
-    gaps = st.lists(st.floats(0, 4), min_size=instance.devices, max_size=instance.devices)
+    gaps = st.lists(st.one_of(st.floats(0, 4), st.just(np.inf)), min_size=instance.devices, max_size=instance.devices)
     split = st.lists(st.booleans(), min_size=stages, max_size=stages)
     return Policy(
         launch=np.array(draw(st.permutations(range(microbatches))), dtype=np.int64),
-        key=np.array(draw(keys), dtype=np.int64).reshape(2, stages, microbatches),
+        key=np.array(draw(keys), dtype=np.int64).reshape(rows, stages, microbatches),
         slack=draw(st.one_of(st.just(NEVER), st.integers(0, 10**6))),
         patience=draw(st.integers(0, 10**7)),
         caps=np.array(draw(caps), dtype=np.int64).reshape(stages, 2),
