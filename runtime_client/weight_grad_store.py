@@ -1,76 +1,130 @@
-"""The weight-gradient store: nn.Linear computes its input gradient in B and its weight gradient later, in W.
+"""The weight-gradient store: a Linear computes its input gradient in B and its weight gradient later, in W.
 
-A Linear that is attached behaves as before wherever nothing is recorded. While a store records, the Linear's backward
-returns dX at once and queues dY with x; ``take`` hands the queue over as the function that is W. Everything that is
-no Linear (norm gains, embeddings) gets its gradient in B. This is the ``dw_builder`` contract of
+A Linear (``nn.Linear``, or GPT-2's ``Conv1D``) that is attached behaves as before wherever nothing is recorded. While a
+store records, its backward returns dX at once and queues dY with x; ``take`` hands the queue over as the function that
+is W. Everything that is no Linear (norm gains, embeddings) gets its gradient in B, and so does a Linear whose weight is
+computed from others, or has hooks that are to see its gradient. This is the ``dw_builder`` contract of
 ``torch.distributed.pipelining.PipelineStage``.
+
+Python runs once per Linear and op here, so this code is written to do little.
 """
 
 from __future__ import annotations
 
 import types
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 
-class _Pending(NamedTuple):
-    """A gradient to come: dYᵀ·x for a weight, the sum of dY for a bias (``x`` is None)."""
+class Use(NamedTuple):
+    """A Linear's gradients to come, of one use of it: dY and x as matrices, with a row per token.
 
-    parameter: nn.Parameter
+    ``bias`` is None where it needs no gradient. The weight of a Linear is [out, in], that of a Conv1D [in, out].
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
     dy: Tensor
-    x: Tensor | None
+    x: Tensor
+    out_first: bool
 
-    def gradient(self) -> Tensor:
-        gradient = self.dy.sum(0) if self.x is None else self.dy.t().mm(self.x)
-        return gradient.to(self.parameter.dtype)
+    def weight_gradient(self) -> Tensor:
+        """Return dW."""
+        gradient = self.dy.t().mm(self.x) if self.out_first else self.x.t().mm(self.dy)
+        return gradient if gradient.dtype is self.weight.dtype else gradient.to(self.weight.dtype)
+
+    def bias_gradient(self, bias: nn.Parameter) -> Tensor:
+        """Return db."""
+        gradient = self.dy.sum(0)
+        return gradient if gradient.dtype is bias.dtype else gradient.to(bias.dtype)
 
 
 class WeightGradStore:
     """Queues the weight gradients of the microbatch whose B runs, and runs them in its W."""
 
     def __init__(self, *, recording: bool = False) -> None:
-        self._queue: list[_Pending] = []
-        self._recording = recording
+        self._queue: list[Use] = []
+        self.is_recording = recording
 
     def attach(self, module: nn.Module) -> None:
         """Route every Linear of a module through this store, in place; parameters and state dict stay as they are."""
         for linear in _linears(module):
-            linear.forward = types.MethodType(_forward_through(self), linear)
+            linear.forward = types.MethodType(_forward_through(self, out_first=isinstance(linear, nn.Linear)), linear)
 
     @contextmanager
     def recording(self, on: bool = True) -> Iterator[None]:
         """Queue weight gradients inside the block; with ``on=False`` compute them at once, as for BW."""
-        before, self._recording = self._recording, on
+        before, self.is_recording = self.is_recording, on
         try:
             yield
         finally:
-            self._recording = before
+            self.is_recording = before
+
+    def put(self, use: Use) -> None:
+        """Queue a use for W."""
+        self._queue.append(use)
+
+    def take_uses(self) -> list[Use]:
+        """Return what was queued since the last call, the last use first, as autograd comes by."""
+        uses, self._queue = self._queue, []
+        return uses
 
     def take(self) -> Callable[[], None]:
         """Return the W of what was queued since the last call: it runs once, and frees each tensor as it goes."""
-        pending, self._queue = self._queue, []
-        by_parameter: dict[int, list[_Pending]] = defaultdict(list)
-        for entry in pending:
-            by_parameter[id(entry.parameter)].append(entry)
-        return lambda: _accumulate(by_parameter)
+        return partial(run_uses, self.take_uses())
 
     def discard(self) -> None:
         """Drop what a backward that failed has left."""
         self._queue.clear()
 
-    def gradients(self, entries: list[_Pending | None]) -> list[Tensor | None]:
-        """Queue entries while recording and return nothing for them; otherwise return their gradients."""
-        if not self._recording:
-            return [entry and entry.gradient() for entry in entries]
-        self._queue += filter(None, entries)
-        return [None] * len(entries)
+
+def run_uses(uses: list[Use]) -> None:
+    """Run a W: add to each parameter's gradient the sum over its uses, in the order in which autograd would add them.
+
+    The list is emptied.
+    """
+    with torch.no_grad():
+        for use in _without_repeated(uses):
+            _add(use.weight, use.weight_gradient())
+            if use.bias is not None:
+                _add(use.bias, use.bias_gradient(use.bias))
+
+
+def _without_repeated(uses: list[Use]) -> Iterator[Use]:
+    """Yield the uses of parameters that are used once, from the last one on; run those of all others first."""
+    parameters = [id(parameter) for use in uses for parameter in (use.weight, use.bias) if parameter is not None]
+    if len(set(parameters)) < len(parameters):
+        _run_summed(uses)
+    while uses:
+        yield uses.pop()
+
+
+def _run_summed(uses: list[Use]) -> None:
+    totals: dict[nn.Parameter, Tensor] = {}
+    for use in uses:
+        parts = [(use.weight, use.weight_gradient())]
+        parts += [] if use.bias is None else [(use.bias, use.bias_gradient(use.bias))]
+        for parameter, gradient in parts:
+            if parameter in totals:
+                totals[parameter] += gradient
+            else:
+                totals[parameter] = gradient
+    uses.clear()
+    for parameter, total in totals.items():
+        _add(parameter, total)
+
+
+def _add(parameter: nn.Parameter, gradient: Tensor) -> None:
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad.add_(gradient)
 
 
 def split(module: nn.Module) -> Callable[[], Callable[[], None]]:
@@ -95,62 +149,85 @@ def deferred_parameters(module: nn.Module) -> list[nn.Parameter]:
     ]
 
 
-def _linears(module: nn.Module) -> list[nn.Linear]:
-    """Return the Linears whose forward no subclass has changed."""
+def _linears(module: nn.Module) -> list[Any]:
+    """Return the Linears whose forward no subclass has changed, and the Conv1Ds."""
     return [
         linear
         for linear in module.modules()
-        if isinstance(linear, nn.Linear) and type(linear).forward is nn.Linear.forward
+        if (isinstance(linear, nn.Linear) and type(linear).forward is nn.Linear.forward) or _is_conv1d(linear)
     ]
 
 
-def _can_wait(weight: Tensor, bias: Tensor | None) -> bool:
-    """Tell whether a Linear's gradients can wait: not where its weight is frozen, or computed by a parametrization."""
-    return weight.requires_grad and weight.is_leaf and (bias is None or bias.is_leaf)
-
-
-def _accumulate(by_parameter: dict[int, list[_Pending]]) -> None:
-    """Add to each parameter's gradient the sum over its uses, in the order in which autograd would add them."""
+def _is_conv1d(module: Any) -> bool:
+    """Tell whether a module is GPT-2's ``Conv1D``, which every implementation has under this name: it must act so."""
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    if type(module).__name__ != "Conv1D" or not (isinstance(weight, Tensor) and isinstance(bias, Tensor)):
+        return False
+    if weight.dim() != 2 or bias.shape != weight.shape[1:]:
+        return False
     with torch.no_grad():
-        while by_parameter:
-            _, uses = by_parameter.popitem()
-            parameter, total = uses[0].parameter, uses[0].gradient()
-            for use in uses[1:]:
-                total += use.gradient()
-            if parameter.grad is None:
-                parameter.grad = total
-            else:
-                parameter.grad += total
+        x = torch.linspace(-1, 1, len(weight), device=weight.device, dtype=weight.dtype).expand(1, 1, -1)
+        y = type(module).forward(module, x)
+        return y.shape == (1, 1, len(bias)) and torch.allclose(y[0], torch.addmm(bias, x[0], weight))
 
 
-def _forward_through(store: WeightGradStore) -> Callable[[nn.Linear, Tensor], Tensor]:
-    def forward(linear: nn.Linear, x: Tensor) -> Tensor:
+def _can_wait(weight: Tensor, bias: Tensor | None) -> bool:
+    """Tell whether a Linear's gradients can wait.
+
+    Not where its weight is frozen or computed by a parametrization, and not where hooks are to see a gradient: they
+    would see none in B, and W is no part of the graph.
+    """
+    return weight.requires_grad and _is_plain(weight) and (bias is None or _is_plain(bias))
+
+
+def _is_plain(parameter: Any) -> bool:
+    return parameter.is_leaf and not parameter._backward_hooks and not parameter._post_accumulate_grad_hooks
+
+
+def _forward_through(store: WeightGradStore, *, out_first: bool) -> Callable[[nn.Module, Tensor], Tensor]:
+    plainly = functional.linear if out_first else _conv1d
+
+    def forward(linear: Any, x: Tensor) -> Tensor:
         weight, bias = linear.weight, linear.bias
         if not (torch.is_grad_enabled() and _can_wait(weight, bias)):
-            return functional.linear(x, weight, bias)
+            return plainly(x, weight, bias)
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        return _DeferredLinear.apply(x, weight, bias, store)
+        return _DeferredLinear.apply(x, weight, bias, store, out_first)
 
     return forward
 
 
+def _conv1d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.addmm(bias, x.reshape(-1, x.shape[-1]), weight).view(*x.shape[:-1], weight.shape[1])
+
+
 class _DeferredLinear(torch.autograd.Function):
-    """functional.linear whose weight gradient goes through a store; bit for bit what autograd computes."""
+    """A Linear whose weight gradient goes through a store; bit for bit what autograd computes."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, store: WeightGradStore) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, store: WeightGradStore, out_first: bool
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
         # What is saved may come back as another tensor (checkpointing); the gradient belongs to these very objects.
-        ctx.weight, ctx.bias, ctx.store = weight, bias, store
-        return functional.linear(x, weight, bias)
+        ctx.weight, ctx.bias, ctx.store, ctx.out_first = weight, bias, store, out_first
+        return functional.linear(x, weight, bias) if out_first else _conv1d(x, weight, bias)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        rows = dy.reshape(-1, dy.shape[-1])
-        dx = dy.matmul(weight.to(dy.dtype)) if ctx.needs_input_grad[0] else None
-        dw = _Pending(ctx.weight, rows, x.reshape(-1, x.shape[-1]))
-        db = _Pending(ctx.bias, rows, None) if ctx.needs_input_grad[2] else None
-        return dx, *ctx.store.gradients([dw, db]), None
+        needs_dx, _, needs_db, _, _ = ctx.needs_input_grad
+        dx = None
+        if needs_dx:
+            factor = weight if ctx.out_first else weight.t()
+            dx = dy.matmul(factor if factor.dtype is dy.dtype else factor.to(dy.dtype))
+        if dy.dim() != 2:
+            dy, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        use = Use(ctx.weight, ctx.bias if needs_db else None, dy, x, ctx.out_first)
+        if not ctx.store.is_recording:
+            return dx, use.weight_gradient(), use.bias_gradient(ctx.bias) if needs_db else None, None, None
+        if torch.is_grad_enabled():
+            raise RuntimeError("found a backward through a backward; needed one without create_graph: W has no graph")
+        ctx.store.put(use)
+        return dx, None, None, None, None

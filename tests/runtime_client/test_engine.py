@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -215,7 +215,7 @@ def test_activations_live_until_w_and_those_of_bw_until_bw() -> None:
     assert watched.alive() == 0
 
 
-def test_bw_gives_a_weight_its_gradient_through_autograd_and_b_does_not() -> None:
+def test_bw_gives_a_weight_its_gradient_at_once_and_b_does_not() -> None:
     problem = problem_of([[0]], 2)
     code = problem.instance().code
     ops = [(F, 0), (F, 1), (BW, 0), (B, 1), (W, 1)]
@@ -224,9 +224,26 @@ def test_bw_gives_a_weight_its_gradient_through_autograd_and_b_does_not() -> Non
     schedule = PlanSchedule(on_one_device([module]), plan, nn.functional.mse_loss)
     x, target = torch.randn(2, WIDTH), torch.randn(2, WIDTH)
     schedule.step(x, target=target)
-    module.weight.register_hook(seen.append)
+    around = schedule._engine._around
+
+    @contextmanager
+    def counting(action: Action) -> Iterator[None]:
+        before = module.weight.grad.clone()
+        with around(action):
+            yield
+        seen.append((action.kind, not torch.equal(before, module.weight.grad)))
+
+    schedule._engine._around = counting
     schedule.step(x, target=target)
-    assert [gradient is not None for gradient in seen] == [True, False]
+    assert seen == [
+        ("F", False),
+        ("LOSS", False),
+        ("F", False),
+        ("LOSS", False),
+        ("BW", True),
+        ("B", False),
+        ("W", True),
+    ]
 
 
 def test_the_gradient_of_the_first_step_holds_nothing_of_the_shape_inference() -> None:

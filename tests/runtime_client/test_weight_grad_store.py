@@ -29,12 +29,27 @@ class Applied(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, use_reentrant: bool) -> None:
         super().__init__()
+        self.before, self.use_reentrant = nn.Linear(6, 6), use_reentrant
         self.inner = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 6))
 
     def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(self.inner, x, use_reentrant=False)
+        return checkpoint(self.inner, self.before(x), use_reentrant=self.use_reentrant)
+
+
+class Conv1D(nn.Module):
+    """A Linear with its weight the other way round, as GPT-2 has it."""
+
+    def __init__(self, features: int, inputs: int) -> None:
+        super().__init__()
+        self.features = features
+        self.weight = nn.Parameter(torch.randn(inputs, features))
+        self.bias = nn.Parameter(torch.randn(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+        return y.view(*x.size()[:-1], self.features)
 
 
 class Autocast(nn.Module):
@@ -76,7 +91,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "frozen weights": FrozenWeight,
     "frozen bias": FrozenBias,
     "norms between": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 6)),
-    "recomputed": Checkpointed,
+    "recomputed": lambda: Checkpointed(use_reentrant=False),
+    "recomputed, reentrant": lambda: Checkpointed(use_reentrant=True),
+    "conv1d": lambda: nn.Sequential(Conv1D(9, 6), nn.GELU(), Conv1D(6, 9)),
+    "conv1d in bfloat16": lambda: nn.Sequential(Conv1D(9, 6), nn.GELU(), Conv1D(6, 9)).bfloat16(),
+    "bfloat16": lambda: nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 6)).bfloat16(),
     "bfloat16 autocast": Autocast,
     "parametrized": lambda: parametrizations.weight_norm(nn.Linear(6, 6)),
 }
@@ -103,7 +122,7 @@ def test_b_and_w_give_the_bits_of_autograd(model: str, shape: tuple[int, ...], w
     deferred = copy.deepcopy(plain)
     take = split(deferred)
     for _ in range(3):
-        x = torch.randn(shape)
+        x = torch.randn(shape, dtype=torch.bfloat16 if model.endswith("in bfloat16") or model == "bfloat16" else None)
         inputs = [x.clone().requires_grad_(with_input_gradient) for _ in range(2)]
         outputs = [module(given) for module, given in zip((plain, deferred), inputs, strict=True)]
         assert torch.equal(*outputs)
@@ -114,6 +133,58 @@ def test_b_and_w_give_the_bits_of_autograd(model: str, shape: tuple[int, ...], w
         if with_input_gradient:
             assert torch.equal(inputs[0].grad, inputs[1].grad)
     assert_same_bits(gradients(deferred), gradients(plain))
+
+
+def test_gradients_are_fp32_under_bfloat16_autocast() -> None:
+    module = Autocast()
+    take = split(module)
+    module(torch.randn(5, 6)).float().sum().backward()
+    take()()
+    assert {gradient.dtype for gradient in gradients(module).values()} == {torch.float32}
+
+
+def test_a_weight_of_the_name_conv1d_that_is_used_otherwise_does_not_wait() -> None:
+    class Scaled(Conv1D):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    Scaled.__name__ = "Conv1D"
+    assert deferred_parameters(Scaled(9, 6)) == []
+    assert len(deferred_parameters(Conv1D(9, 6))) == 2
+
+
+Hook = Callable[[nn.Parameter, list[Tensor]], object]
+HOOKS: dict[str, Hook] = {
+    "on the tensor": lambda weight, seen: weight.register_hook(lambda gradient: seen.append(gradient.clone())),
+    "after accumulation": lambda weight, seen: weight.register_post_accumulate_grad_hook(
+        lambda parameter: seen.append(parameter.grad.clone())
+    ),
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_a_hook_sees_the_gradient_as_it_does_without_a_store(hook: str, name: str) -> None:
+    plain, seen = nn.Linear(6, 4), ([], [])
+    deferred = copy.deepcopy(plain)
+    take = split(deferred)
+    for module, kept in zip((plain, deferred), seen, strict=True):
+        HOOKS[hook](getattr(module, name), kept)
+    x = torch.randn(5, 6)
+    for module in (plain, deferred):
+        module(x).sum().backward()
+    take()()
+    assert len(seen[0]) == len(seen[1]) == 1
+    assert torch.equal(seen[0][0], seen[1][0])
+    assert_same_bits(gradients(deferred), gradients(plain))
+
+
+def test_a_backward_through_a_backward_is_refused() -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
+    split(module)
+    x = torch.randn(5, 6, requires_grad=True)
+    with pytest.raises(RuntimeError, match="found a backward through a backward; needed one without create_graph"):
+        torch.autograd.grad(module(x).sum(), x, create_graph=True)
 
 
 def test_b_leaves_the_gradients_of_linears_to_w_and_makes_all_others() -> None:
