@@ -95,7 +95,7 @@ class Catalog:
             document = await self._document(row)
             if document is not None:
                 known = await asyncio.to_thread(Representation.of, document)
-                self._plans.put(plan_id, known, len(document))
+                self._plans.put(plan_id, known, known.size)
         return known
 
     def changed(self, key: str) -> None:
@@ -123,7 +123,7 @@ class Catalog:
                 return await self._load(key)
             representation = await asyncio.to_thread(represent, job, document)
         shown = Shown(job, representation, seen)
-        self._shown.put(key, shown, len(representation.body))
+        self._shown.put(key, shown, representation.size)
         return shown
 
     async def _document(self, row: int) -> bytes | None:

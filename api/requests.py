@@ -9,6 +9,9 @@ from fastapi import Request
 from api.refusal import Refusal, document
 from zbplan.errors import Finding
 
+COMPRESSED_TAG = '-gzip"'
+"""End of the ETag of a compressed representation, which is another sequence of bytes."""
+
 _WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(?=$|[,;])", re.IGNORECASE)
 
 
@@ -40,7 +43,16 @@ def preferred_wait_s(request: Request, most_s: int) -> int:
 
 
 def has(request: Request, etag: str) -> bool:
-    """Return whether ``If-None-Match`` says that the client has this representation."""
+    """Return whether ``If-None-Match`` says that the client has this representation, compressed or not."""
     held = ",".join(request.headers.getlist("if-none-match"))
-    tags = {tag.strip().removeprefix("W/") for tag in held.split(",")}
+    tags = {tag.strip().removeprefix("W/").replace(COMPRESSED_TAG, '"') for tag in held.split(",")}
     return etag in tags or "*" in tags
+
+
+def takes_gzip(request: Request) -> bool:
+    """Return whether ``Accept-Encoding`` allows gzip."""
+    for choice in ",".join(request.headers.getlist("accept-encoding")).lower().split(","):
+        coding, _, weight = choice.replace(" ", "").partition(";q=")
+        if coding in ("gzip", "*"):
+            return weight.strip("0.") != "" or weight == ""
+    return False

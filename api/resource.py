@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from zbplan.plan import Plan
 from zbplan.record import Record
 
 Status = Literal["queued", "solving", "done", "failed", "cancelled"]
+
+GZIP_LEVEL = 6
+WORTH_COMPRESSING_BYTES = 1 << 12
 
 UNDER_WAY: frozenset[Status] = frozenset({"queued", "solving"})
 """States in which a better plan may still come."""
@@ -86,15 +90,25 @@ class Job:
 
 @dataclass(frozen=True)
 class Representation:
-    """What is sent of a resource: serialized once, served many times."""
+    """What is sent of a resource: serialized and compressed once, served many times.
+
+    ``etag`` is the digest of ``body``; ``compressed`` is the same by gzip, None where that is not worth it.
+    """
 
     body: bytes
     etag: str
+    compressed: bytes | None
 
     @classmethod
     def of(cls, body: bytes) -> Representation:
-        """Name a body by its digest."""
-        return cls(body, f'"{hashlib.sha256(body).hexdigest()}"')
+        """Name a body by its digest and compress it."""
+        compressed = gzip.compress(body, GZIP_LEVEL, mtime=0) if len(body) >= WORTH_COMPRESSING_BYTES else None
+        return cls(body, f'"{hashlib.sha256(body).hexdigest()}"', compressed)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory."""
+        return len(self.body) + len(self.compressed or b"")
 
 
 def represent(job: Job, plan: bytes | None) -> Representation:

@@ -123,12 +123,12 @@ class Service:
     async def profile(self, name: str) -> Representation:
         """Return the latest profile with a name; raises ``Refusal`` if there is none."""
         text = await asyncio.to_thread(self._profiles.named, name)
-        return Representation.of(_found(text, "name", name, "profile"))
+        return await asyncio.to_thread(Representation.of, _found(text, "name", name, "profile"))
 
     async def profile_with_digest(self, digest: str) -> Representation:
         """Return the profile with a digest; raises ``Refusal`` if there is none."""
         text = await asyncio.to_thread(self._profiles.with_digest, digest)
-        return Representation.of(_found(text, "digest", digest, "profile"))
+        return await asyncio.to_thread(Representation.of, _found(text, "digest", digest, "profile"))
 
     async def _store_problem(self, name: str, body: bytes) -> str:
         submitted = await self._at_desk(desk.submit, self.settings, body)

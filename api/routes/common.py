@@ -8,6 +8,7 @@ from fastapi import Depends, Request, Response
 
 from api.documents import text_of
 from api.openapi import refusals
+from api.requests import COMPRESSED_TAG, has, takes_gzip
 from api.resource import Representation
 from api.service import Service
 from zbplan.record import Record
@@ -37,6 +38,15 @@ def json_response(record: Record, status: int = 200) -> Response:
     return Response(text_of(record), status, media_type="application/json")
 
 
-def validators(representation: Representation, caching: str) -> dict[str, str]:
-    """Return the headers by which a client knows what it has."""
-    return {"ETag": representation.etag, "Cache-Control": caching}
+def respond(
+    request: Request, representation: Representation, *, caching: str = "no-cache", status: int = 200, **headers: str
+) -> Response:
+    """Send a representation, compressed if the client takes that, or 304 to a GET by a client that has it."""
+    etag, body = representation.etag, representation.body
+    sent = {"Cache-Control": caching, "Vary": "Accept-Encoding", **headers}
+    if representation.compressed is not None and takes_gzip(request):
+        etag, body = etag[:-1] + COMPRESSED_TAG, representation.compressed
+        sent["Content-Encoding"] = "gzip"
+    if request.method == "GET" and has(request, representation.etag):
+        return Response(status_code=304, headers={"ETag": etag, "Cache-Control": caching, "Vary": "Accept-Encoding"})
+    return Response(body, status, {"ETag": etag, **sent}, media_type="application/json")

@@ -13,7 +13,7 @@ from api.openapi import EXAMPLE_PROBLEM, content
 from api.refusal import Refusal, document
 from api.requests import has, json_body, preferred_wait_s
 from api.resource import Page, Status, Summary
-from api.routes.common import BAD_BODY, BAD_QUERY, NOT_FOUND, ServiceOf, json_response, validators
+from api.routes.common import BAD_BODY, BAD_QUERY, NOT_FOUND, ServiceOf, json_response, respond
 from zbplan.errors import Finding
 
 router = APIRouter()
@@ -21,7 +21,6 @@ router = APIRouter()
 IMMUTABLE = "public, max-age=31536000, immutable"
 
 _EVENT_ID = re.compile(r"\d{1,18}")
-
 
 Key = Annotated[str, Path(description="The key of a problem, as every answer and plan gives it.")]
 
@@ -43,10 +42,7 @@ _PREFER = {
     summary="Ask for a plan",
     response_class=Response,
     status_code=202,
-    responses={
-        **_RESOURCE,
-        **BAD_BODY,
-    },
+    responses={**_RESOURCE, **BAD_BODY},
     openapi_extra={
         "requestBody": {"required": True, **content("Problem", example=EXAMPLE_PROBLEM)},
         "parameters": [_PREFER],
@@ -61,7 +57,7 @@ async def submit(request: Request, service: ServiceOf) -> Response:
     wait_s = preferred_wait_s(request, service.settings.max_wait_s)
     if wait_s:
         shown = await service.wait(shown.job.key, lambda now: not now.under_way, wait_s)
-    return _resource(shown, wait_s)
+    return _resource(request, shown, wait_s)
 
 
 @router.get(
@@ -84,9 +80,7 @@ async def read(key: Key, request: Request, service: ServiceOf) -> Response:
         return not shown.under_way or (conditional and not has(request, shown.representation.etag))
 
     shown = await (service.wait(key, news, wait_s) if wait_s else service.read(key))
-    if conditional and has(request, shown.representation.etag):
-        return Response(status_code=304, headers=validators(shown.representation, "no-cache"))
-    return _resource(shown, wait_s)
+    return _resource(request, shown, wait_s)
 
 
 @router.delete(
@@ -95,9 +89,9 @@ async def read(key: Key, request: Request, service: ServiceOf) -> Response:
     response_class=Response,
     responses={200: {"description": "The best plan found until then stays.", **content("PlanResource")}, **NOT_FOUND},
 )
-async def cancel(key: Key, service: ServiceOf) -> Response:
+async def cancel(key: Key, request: Request, service: ServiceOf) -> Response:
     """Stop the solve of a problem and keep its best plan; a POST of the problem takes it up again."""
-    return _resource(await service.cancel(key), 0)
+    return _resource(request, await service.cancel(key), 0)
 
 
 @router.get(
@@ -114,11 +108,7 @@ async def read_plan(
     plan_id: Annotated[str, Path(description="A `plan_id`.")], request: Request, service: ServiceOf
 ) -> Response:
     """Return a plan by the id of its schedule."""
-    plan = await service.plan(plan_id)
-    headers = validators(plan, IMMUTABLE)
-    if has(request, plan.etag):
-        return Response(status_code=304, headers=headers)
-    return Response(plan.body, media_type="application/json", headers=headers)
+    return respond(request, await service.plan(plan_id), caching=IMMUTABLE)
 
 
 @router.get(
@@ -174,9 +164,8 @@ def _place(cursor: str) -> tuple[str, str]:
     return submitted_at, key
 
 
-def _resource(shown: Shown, wait_s: int) -> Response:
-    headers = {**validators(shown.representation, "no-cache"), "Content-Location": f"/v1/plans/{shown.job.key}"}
+def _resource(request: Request, shown: Shown, wait_s: int) -> Response:
+    headers = {"Content-Location": f"/v1/plans/{shown.job.key}"}
     if wait_s:
         headers["Preference-Applied"] = f"wait={wait_s}"
-    status = 202 if shown.under_way else 200
-    return Response(shown.representation.body, status, headers, media_type="application/json")
+    return respond(request, shown.representation, status=202 if shown.under_way else 200, **headers)

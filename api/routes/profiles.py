@@ -7,9 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 
 from api.openapi import EXAMPLE_PROBLEM, content
-from api.requests import has, json_body
-from api.resource import Representation
-from api.routes.common import BAD_BODY, NOT_FOUND, ServiceOf, validators
+from api.requests import json_body
+from api.routes.common import BAD_BODY, NOT_FOUND, ServiceOf, respond
 
 router = APIRouter()
 
@@ -44,7 +43,7 @@ async def with_digest(
     digest: Annotated[str, Path(description="A `digest`.")], request: Request, service: ServiceOf
 ) -> Response:
     """Return the profile with a digest."""
-    return _profile(await service.profile_with_digest(digest), request)
+    return respond(request, await service.profile_with_digest(digest))
 
 
 @router.get(
@@ -55,11 +54,4 @@ async def with_digest(
 )
 async def named(name: Annotated[str, Path(description="A `name`.")], request: Request, service: ServiceOf) -> Response:
     """Return the profile with a name that was posted last."""
-    return _profile(await service.profile(name), request)
-
-
-def _profile(profile: Representation, request: Request) -> Response:
-    headers = validators(profile, "no-cache")
-    if has(request, profile.etag):
-        return Response(status_code=304, headers=headers)
-    return Response(profile.body, media_type="application/json", headers=headers)
+    return respond(request, await service.profile(name))

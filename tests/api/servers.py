@@ -65,7 +65,8 @@ class Server:
         return self.folder / DATABASE
 
     def client(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=TIMEOUT_S, **options)
+        headers = {"Accept-Encoding": "identity", **options.pop("headers", {})}
+        return httpx.Client(base_url=self.url, timeout=TIMEOUT_S, headers=headers, **options)
 
     def begin(self, problem: dict[str, Any]) -> str:
         """Post a problem and return its key when its solve has begun and everyone can see it."""

@@ -76,6 +76,21 @@ def test_what_the_client_has_is_not_sent_again(server: Server, form: str) -> Non
     assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
 
 
+def test_plan_is_compressed_for_who_takes_it(server: Server) -> None:
+    path = f"/v1/plans/{server.post(problem(microbatches=30), wait_s=30).json()['key']}"
+    plain = server.get(path)
+    compressed = server.get(path, **{"Accept-Encoding": "br, gzip"})
+    assert (plain.headers.get("content-encoding"), compressed.headers["content-encoding"]) == (None, "gzip")
+    assert int(compressed.headers["content-length"]) < len(plain.content) / 2
+    assert compressed.content == plain.content
+    assert compressed.headers["etag"] != plain.headers["etag"]
+    assert compressed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+    for held in (plain, compressed):
+        for accepted in ("identity", "gzip"):
+            asked = {"If-None-Match": held.headers["etag"], "Accept-Encoding": accepted}
+            assert server.get(path, **asked).status_code == 304
+
+
 def test_another_representation_is_sent(server: Server) -> None:
     key = server.post(problem(), wait_s=30).json()["key"]
     assert server.get(f"/v1/plans/{key}", **{"If-None-Match": '"other"'}).status_code == 200
