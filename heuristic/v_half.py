@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heuristic.block import repeat_block, v_starts
 from heuristic.shape import v_shaped
+from heuristic.squeeze import squeeze
 from zbplan.instance import Instance, Orders
 
 
@@ -19,5 +19,5 @@ def v_half(instance: Instance) -> Orders:
     p = instance.devices
     device = np.arange(p)
     pause = 3 if p % 2 == 0 else 0  # else B of one microbatch would fall onto F of another
-    starts = v_starts(2 * device, 3 * p - 2 - device, 3 * p - 1 + pause + 2 * device, 6 * p - 2 + pause - device)
-    return repeat_block(instance, starts, chunks_held=2 * ((p + 2) // 2))
+    starts = [2 * device, 3 * p - 2 - device, 3 * p - 1 + pause + 2 * device, 6 * p - 2 + pause - device]
+    return squeeze(instance, np.stack(starts, axis=1))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from heuristic.block import repeat_block, v_starts
 from heuristic.shape import v_shaped
+from heuristic.squeeze import squeeze
 from zbplan.instance import Instance, Orders
 
 
@@ -19,5 +19,5 @@ def v_min(instance: Instance) -> Orders:
     p = instance.devices
     device = np.arange(p)
     pause = 2 if p % 3 == 0 else 0  # else B of one microbatch would fall onto F of another
-    starts = v_starts(device, 2 * p - 1 - device, 2 * p + pause + device, 4 * p + pause - 1 - device)
-    return repeat_block(instance, starts, chunks_held=2 * ((p + 4) // 3))
+    starts = [device, 2 * p - 1 - device, 2 * p + pause + device, 4 * p + pause - 1 - device]
+    return squeeze(instance, np.stack(starts, axis=1))

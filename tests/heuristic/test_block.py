@@ -5,30 +5,11 @@ from typing import Any
 import pytest
 
 from heuristic.one_f_one_b_v import one_f_one_b_v
-from heuristic.v_half import v_half
-from heuristic.v_min import v_min
-from tests.heuristic.problems import equal_times, linear, published_rows
+from tests.heuristic.problems import equal_times, linear
 from zbplan.errors import MethodError
-from zbplan.problem import Problem
 from zbplan.simulate import measure, simulate
 
 DEVICES = (2, 3, 4, 5, 6, 7, 8, 9, 16, 17)
-
-
-@pytest.mark.parametrize("p", DEVICES)
-def test_v_min_holds_a_third_at_equal_times(p: int) -> None:
-    instance = equal_times("v", p, 2 * p, 3 * p).instance()
-    measures = measure(instance, simulate(instance, v_min(instance)))
-    assert measures.peak.max() == 2 * ((p + 4) // 3)
-    assert measures.makespan <= instance.clock.units(6 * 3 * p + 4 * p)  # about 2p / 3m of bubble
-
-
-@pytest.mark.parametrize("p", DEVICES)
-def test_v_half_holds_half_at_equal_times(p: int) -> None:
-    instance = equal_times("v", p, 2 * p, 3 * p).instance()
-    measures = measure(instance, simulate(instance, v_half(instance)))
-    assert measures.peak.max() == 2 * ((p + 2) // 2)
-    assert measures.makespan <= instance.clock.units(6 * 3 * p + 3 * p)  # about p / 2m of bubble
 
 
 @pytest.mark.parametrize("p", DEVICES)
@@ -38,23 +19,14 @@ def test_1f1b_v_holds_two_thirds_at_equal_times(p: int) -> None:
     assert instance.memory.value(measures.peak.max()) <= 4 * p / 3 + 2
 
 
-@pytest.mark.parametrize("row", [row for row in published_rows() if "V-Min" in row["id"] or "V-Half" in row["id"]])
-def test_v_min_and_v_half_fit_the_published_limits_and_come_close_to_the_published_spans(row: dict[str, Any]) -> None:
-    build, slower = (v_min, 1.002) if "V-Min" in row["id"] else (v_half, 1.03)
-    instance = Problem.parse(row["problem"]).instance()
-    measures = measure(instance, simulate(instance, build(instance)))
-    assert (measures.peak <= instance.room).all()
-    assert instance.clock.value(measures.iteration) <= slower * row["published"]["span_ms"]
-
-
-@pytest.mark.parametrize("build", [v_min, v_half, one_f_one_b_v])
+@pytest.mark.parametrize("build", [one_f_one_b_v])
 @pytest.mark.parametrize(("devices", "microbatches"), [(1, 1), (1, 4), (2, 1), (4, 2), (5, 3)])
 def test_few_devices_and_microbatches_work(build: Any, devices: int, microbatches: int) -> None:
     instance = equal_times("v", devices, 2 * devices, microbatches).instance()
     assert measure(instance, simulate(instance, build(instance))).busy.tolist() == [6 * microbatches * 10**6] * devices
 
 
-@pytest.mark.parametrize("build", [v_min, v_half, one_f_one_b_v])
+@pytest.mark.parametrize("build", [one_f_one_b_v])
 def test_other_placements_are_refused_by_name(build: Any) -> None:
     with pytest.raises(MethodError, match="V placement; device 0 holds stage 0, not stages 0, 7"):
         build(linear(4, 8, 1, 1, 1).instance())
