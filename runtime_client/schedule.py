@@ -159,8 +159,7 @@ class PlanSchedule:
 
     @contextmanager
     def _around(self, action: Action) -> Iterator[None]:
-        if not action.is_transfer:
-            self.guard.before(action)
+        self.guard.before(action)
         with self._store.recording(action.kind == "B"):
             yield
 

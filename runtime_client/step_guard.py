@@ -27,4 +27,4 @@ class StepGuard:
         return attempt()
 
     def before(self, action: Action) -> None:
-        """Look in before an op or a loss; waiting for its input is over by then."""
+        """Look in before an op, a loss, a send, or the wait for what a receive brings."""
