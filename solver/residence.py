@@ -14,11 +14,12 @@ span that leaves enough, found by bisection: a longer span gains more room than 
 
 *Turns.* Let a device hold one stage of equal microbatches, numbered in their sequence (``device_ops`` shows that this
 is no restriction), of which K fit at once. F number i + K starts after backward op number i ends, a ``residence`` of
-T_F + descent + backward after F number i started (the least descent where those of other stages make them differ:
-of the microbatches whose backward op is among the first i + 1, one has F number i or later). If the room left beside K microbatches is below M_W, then at that
-start either no W is pending, W number i having run since; or fewer than K are held, backward op i + 1 having ended:
-it ends T_F, and T_B, after the earliest end of number i. Either way the least of T_W and T_F adds to the turn. The
-last F starts ⌊(m − 1) / K⌋ turns after one of the first K, and the device still has to wait for it to come back.
+T_F + descent + backward after F number i started (the least descent where those of other stages make them differ: of
+the microbatches whose backward op is among the first i + 1, one has F number i or later). If the room left beside K
+microbatches is below M_W, then at that start either no W is pending, W number i having run since; or fewer than K are
+held, backward op i + 1 having ended: it ends T_F, and T_B, after the earliest end of number i. Either way the least
+of T_W and T_F adds to the turn. The last F starts ⌊(m − 1) / K⌋ turns after one of the first K, and the device still
+has to wait for it to come back.
 """
 
 from __future__ import annotations
