@@ -53,8 +53,9 @@ class Policy(NamedTuple):
     key : int64[2 or 3, stages, microbatches]
         Of the n-th F (row 0), B or BW (row 1) and W (row 2) of each stage; smaller keys go first. Without keys, W runs
         only where the other rules let it.
-    slack : int
-        An op whose key exceeds the device's smallest unfinished key by more than this waits.
+    slack : int or int64[3]
+        An op whose key exceeds the device's smallest unfinished key by more than this waits: before the device's first
+        B, after it, and once no F is left.
     patience : int
         Ticks for which a device stays free for an op with a smaller key.
     caps : int64[stages, 2]
@@ -69,7 +70,7 @@ class Policy(NamedTuple):
 
     launch: IntArray
     key: IntArray
-    slack: int
+    slack: IntArray | int
     patience: int
     caps: IntArray
     weight_gap: FloatArray | float
@@ -128,7 +129,7 @@ def list_schedule(task: Task, policy: Policy) -> Orders:
         task.peak,
         policy.launch,
         policy.key if len(policy.key) > W else np.concatenate([policy.key, np.full_like(policy.key[:1], NEVER)]),
-        policy.slack,
+        np.full(3, policy.slack, dtype=np.int64),
         policy.patience,
         np.full(len(task.devices), policy.weight_gap, dtype=np.float64),
     )
@@ -157,7 +158,7 @@ def _pass(
     peak: IntArray,
     launch: IntArray,
     keys: IntArray,
-    slack: int,
+    slack: IntArray,
     patience: int,
     weight_gap: FloatArray,
 ) -> tuple[IntArray, IntArray]:
@@ -228,7 +229,7 @@ def _best(
     arrival: IntArray,
     device: int,
     now: int,
-    slack: int,
+    slack: IntArray,
     patience: int,
 ) -> tuple[int, int, int, int, int]:
     """Return kind (-1 for none), stage and start of the best F or B, the soonest arrival out of reach, and a key.
@@ -239,7 +240,8 @@ def _best(
     oldest = stages[held[first], DONE + B]
     phase = 1 if stages[held[last - 1], DONE + B] > 0 else 0
     smallest = _smallest_key(stages, held, keys, first, last)
-    limit = smallest + min(slack, NEVER - 1 - smallest)
+    allowed = slack[2 if stages[held[last - 1], DONE + F] == len(launch) else phase]
+    limit = smallest + min(allowed, NEVER - 1 - smallest)
     best_kind, best_stage, best_start, best_key, soonest = -1, 0, now, NEVER, NEVER
     for at in range(first, last):
         stage = held[at]

@@ -21,12 +21,15 @@ from zbplan.simulate import simulate
 QUICK = 200_000
 """Scheduled ops of an effort that takes about a twentieth of a second."""
 
-THOROUGH = 30_000_000
+THOROUGH = 40_000_000
 """Scheduled ops of an effort that takes up to about ten seconds."""
 
 GROUPS = 6
 RANDOM_PART, APART = 0.25, 0.6
 """Parts of the effort: until then policies are random; until then groups develop apart."""
+
+REPEATED = 3
+"""How many of the best starts have their block repeated."""
 
 OVERHEAD = 500
 """What one schedule costs beside its ops, in ops."""
@@ -40,7 +43,7 @@ def improvements(instance: Instance, starts: Sequence[Orders], *, effort: int = 
     instance
         What to plan.
     starts
-        Legal orders to start from; there may be none, then the first orders always come.
+        Legal orders to start from, the best ones first; there may be none, then the first orders always come.
     effort
         Ops to schedule in all tries together.
     """
@@ -87,9 +90,14 @@ class _Search:
         self.groups = [_Group(size=6) for _ in range(GROUPS)]
         self.best = min((iteration(instance, orders) for orders in starts), default=UNLIMITED)
         self.serial = 0
+        self.blocks = []
+        self.waiting: list[Policy] = []
         for orders in starts:
-            for policy in self.variation.near(simulate(instance, orders)):
-                self._judge(self.groups[self.serial % GROUPS], policy)
+            like = self.variation.like(simulate(instance, orders))
+            self.blocks.append(self.variation.block_of(like))
+            self.waiting.append(like)
+        for block in self.blocks[:REPEATED]:
+            self.waiting.extend(self.variation.repeating(block))
 
     def try_one(self, part: float) -> Orders | None:
         """Schedule one more policy, at some part of the effort; return its orders if they are the best so far."""
@@ -113,8 +121,10 @@ class _Search:
         draw = self.variation.random
         if self.best >= UNLIMITED:
             return self.variation.plain()
+        if self.waiting:
+            return self.waiting.pop(0)
         if part < RANDOM_PART or not group.members:
-            return self.variation.random_policy()
+            return self.variation.random_policy(self.blocks)
         rank = min(draw.randrange(len(group.members)), draw.randrange(len(group.members)))
         return self.variation.changed(group.members[rank][2])
 

@@ -8,7 +8,9 @@ policies everywhere.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -100,22 +102,39 @@ class Variation:
         split[stage[kind == BW]] = False
         return self.plain()._replace(launch=launch, key=key, slack=0, weight_gap=np.inf, split=split)
 
-    def near(self, schedule: Schedule) -> list[Policy]:
-        """Return policies that give the orders of a schedule, exactly and as far as they are of use."""
-        like = self.like(schedule)
-        return [like, like._replace(slack=self.period // 2, key=like.key[:W], weight_gap=1.0)]
+    def block_of(self, like: Policy) -> IntArray:
+        """Return keys that repeat what a schedule does with its middle microbatch, one period after the other."""
+        middle = self.instance.microbatches // 2
+        block = like.key[:W, :, middle : middle + 1] - like.key[F, 0, middle]
+        keys: IntArray = block + self.period * np.arange(self.instance.microbatches)
+        return keys
 
-    def random_policy(self) -> Policy:
-        """Return a policy whose keys follow one microbatch through all stages, or rank the chunks of a device."""
+    def repeating(self, block: IntArray) -> Iterator[Policy]:
+        """Yield policies that repeat a block, a little stretched, with free ramps and more or less strictly between."""
+        policy = self.plain()._replace(key=block + self.period // 50 * np.arange(self.instance.microbatches))
+        for before, between in ((1, 0.5), (1, 0.75), (2, 1)):
+            slack = np.array([before * self.period, int(between * self.period), NEVER])
+            for weight_gap, patience in product((0.5, 1.0), (0, self.period // 15)):
+                yield policy._replace(slack=slack, weight_gap=weight_gap, patience=patience)
+
+    def random_policy(self, blocks: Sequence[IntArray] = ()) -> Policy:
+        """Return a policy with drawn rules.
+
+        Its keys follow one microbatch through all stages, rank the chunks of a device, or are a given block, perhaps
+        stretched.
+        """
         draw = self.random
-        key = self._ranks() if draw.random() < 0.25 else self._route()
+        if blocks and draw.random() < 0.5:
+            key = draw.choice(blocks) + int(0.05 * draw.random() * self.period) * np.arange(self.instance.microbatches)
+        else:
+            key = self._ranks() if draw.random() < 0.25 else self._route()
         if draw.random() < 0.3:
             key = np.concatenate([key, key[B:] + int(4 * draw.random() * self.period)])
         backlog = draw.choice((None, None, 0, 1, 2, 4))
         policy = self.plain()._replace(
             launch=draw.choice(self.launches),
             key=key,
-            slack=self._random_slack(),
+            slack=np.array([self._random_slack() for _ in range(3)]),
             patience=draw.choice((0, int(draw.choice((0.2, 0.6)) * draw.random() * self.period))),
             weight_gap=draw.choice(GAPS),
         )
@@ -175,8 +194,7 @@ class Variation:
     def changed(self, policy: Policy) -> Policy:
         """Return a policy that differs in one to three ways."""
         changes = (
-            self._delay,
-            self._delay,
+            *(4 * [self._delay]),
             self._stretch,
             self._slack,
             self._patience,
@@ -230,10 +248,13 @@ class Variation:
         return policy._replace(key=policy.key + step * np.arange(self.instance.microbatches))
 
     def _slack(self, policy: Policy) -> Policy:
-        draw = self.random
-        if policy.slack >= NEVER or draw.random() < 0.2:
-            return policy._replace(slack=self._random_slack())
-        return policy._replace(slack=max(0, policy.slack + int(self._about(0.5) * self.period)))
+        draw, slack = self.random, np.full(3, policy.slack, dtype=np.int64)
+        some = draw.choice((slice(None), slice(0, 1), slice(1, 2), slice(2, 3)))
+        if slack[some].max() >= NEVER or draw.random() < 0.2:
+            slack[some] = self._random_slack()
+        else:
+            slack[some] = np.maximum(0, slack[some] + int(self._about(0.5) * self.period))
+        return policy._replace(slack=slack)
 
     def _patience(self, policy: Policy) -> Policy:
         patience = policy.patience + int(self._about(0.1) * self.period) if self.random.random() < 0.8 else 0

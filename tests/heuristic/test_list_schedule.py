@@ -30,7 +30,7 @@ def policies(draw: st.DrawFn, instance: Instance) -> Policy:
     return Policy(
         launch=np.array(draw(st.permutations(range(microbatches))), dtype=np.int64),
         key=np.array(draw(keys), dtype=np.int64).reshape(rows, stages, microbatches),
-        slack=draw(st.one_of(st.just(NEVER), st.integers(0, 10**6))),
+        slack=np.array([draw(st.one_of(st.just(NEVER), st.integers(0, 10**6))) for _ in range(3)], dtype=np.int64),
         patience=draw(st.integers(0, 10**7)),
         caps=np.array(draw(caps), dtype=np.int64).reshape(stages, 2),
         weight_gap=np.array(draw(gaps)),
