@@ -229,5 +229,5 @@ class _DeferredLinear(torch.autograd.Function):
             return dx, use.weight_gradient(), use.bias_gradient(ctx.bias) if needs_db else None, None, None
         if torch.is_grad_enabled():
             raise RuntimeError("found a backward through a backward; needed one without create_graph: W has no graph")
-        ctx.store.put(use)
+        ctx.store.put(use._replace(x=use.x.detach()))  # else it holds the graph, and that the stage's input, until W
         return dx, None, None, None, None

@@ -214,13 +214,26 @@ def test_w_frees_what_b_queued_even_while_the_function_lives() -> None:
     take = split(module)
     x = torch.randn(5, 6)
     module(x).sum().backward()
-    alive = weakref.ref(x)
+    alive = weakref.ref(x.untyped_storage())
     del x
     run_weights = take()
     gc.collect()
     assert alive() is not None
     run_weights()
     assert alive() is None
+
+
+def test_what_waits_for_w_holds_nothing_that_w_does_not_need() -> None:
+    module = nn.Sequential(nn.Tanh(), nn.Linear(6, 6))
+    take = split(module)
+    x = torch.randn(5, 6, requires_grad=True)
+    module(x).sum().backward()
+    alive = weakref.ref(x)
+    del x
+    run_weights = take()
+    gc.collect()
+    assert alive() is None
+    run_weights()
 
 
 def test_a_module_that_is_not_recorded_is_a_plain_module() -> None:
