@@ -1,15 +1,16 @@
 """Taps: where a running schedule can be listened to.
 
-The one module here that knows how schedules of ``torch.distributed.pipelining``, and others made like them, call their
-stages: ``forward_one_chunk``, ``backward_one_chunk`` and ``backward_weight_one_chunk`` are called once a receive is
-over, so what runs inside them is work.
+The one module here that knows how schedules run their stages. Those of ``torch.distributed.pipelining`` call
+``forward_one_chunk``, ``backward_one_chunk`` and ``backward_weight_one_chunk`` once a receive is over, so what runs
+inside them is work. The engine of a ``PlanSchedule`` runs each action inside ``_around``, the waits apart from the ops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,9 +24,13 @@ from profiler.model import Splitter
 
 CALLS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 LOSS = "LOSS"
+OPS = ("F", "B", "W", "BW", LOSS)
 
 Record = Callable[[str, int, Any, Any], None]
 """Is told of each op: kind, stage, and the marks of its start and end."""
+
+Heard = Callable[[str, Any], AbstractContextManager[None]]
+"""Given an op's kind and stage, what it runs inside of."""
 
 
 @dataclass
@@ -128,30 +133,69 @@ class Tap:
     @contextmanager
     def listening(self, clock: Clock, record: Record) -> Iterator[None]:
         """Record every op inside the block."""
-        for stage in self.stages:
-            self._listen(stage, clock, record)
+        heard = partial(self._heard, clock, record)
+        listen = self._listen_to_stages if getattr(self._engine, "_around", None) is None else self._listen_to_engine
+        with listen(heard):
+            yield
+
+    @contextmanager
+    def _listen_to_engine(self, heard: Heard) -> Iterator[None]:
+        """Listen to an engine that runs each action inside a context of its own, and its stages by its own methods."""
+        around, stages = self._engine._around, {stage.stage_index: stage for stage in self.stages}
+
+        @contextmanager
+        def around_and_heard(action: Any) -> Iterator[None]:
+            with around(action), heard(action.kind, stages[action.stage]) if action.kind in OPS else nullcontext():
+                yield
+
+        self._engine._around = around_and_heard
+        try:
+            yield
+        finally:
+            self._engine._around = around
+
+    @contextmanager
+    def _listen_to_stages(self, heard: Heard) -> Iterator[None]:
+        """Listen to torch's own schedules, which call the stages' methods and the loss."""
         loss = self._engine._loss_fn
-        self._engine._loss_fn = _timed(loss, LOSS, self.stages[-1].stage_index, clock, record)
+        self._engine._loss_fn = _inside(loss, partial(heard, LOSS, self.stages[-1]))
+        for stage in self.stages:
+            stage.forward_one_chunk = _inside(stage.forward_one_chunk, partial(heard, "F", stage))
+            stage.backward_weight_one_chunk = _inside(stage.backward_weight_one_chunk, partial(heard, "W", stage))
+            backward, b, bw = stage.backward_one_chunk, partial(heard, "B", stage), partial(heard, "BW", stage)
+            stage.backward_one_chunk = _backward_inside(backward, b, bw)
         try:
             yield
         finally:
             self._engine._loss_fn = loss
             for stage in self.stages:
-                for call in CALLS:  # an engine that observes its stages itself has taken them off already
-                    stage.__dict__.pop(call, None)
+                for call in CALLS:
+                    del stage.__dict__[call]
 
-    def _listen(self, stage: Any, clock: Clock, record: Record) -> None:
-        index, backward = stage.stage_index, stage.backward_one_chunk
-        stage.forward_one_chunk = _timed(stage.forward_one_chunk, "F", index, clock, record)
-        stage.backward_weight_one_chunk = _timed(stage.backward_weight_one_chunk, "W", index, clock, record)
-        timed = {kind: _timed(backward, kind, index, clock, record) for kind in ("B", "BW")}
+    @contextmanager
+    def _heard(self, clock: Clock, record: Record, kind: str, stage: Any) -> Iterator[None]:
+        """Record one op; a BW that asks for a W which was split here is two: B until it asks, W from then on."""
+        index, builder = stage.stage_index, stage.dw_builder
+        start = clock.mark()
+        if kind != "BW" or index not in self._split_here:
+            yield
+            record(kind, index, start, clock.mark())
+            return
+        asked: list[Any] = []
 
-        def backward_one_chunk(*args: Any, full_backward: bool = True, **kwargs: Any) -> Any:
-            if full_backward and index in self._split_here:
-                return _taken_apart(stage, backward, clock, record)(*args, full_backward=True, **kwargs)
-            return timed["BW" if full_backward else "B"](*args, full_backward=full_backward, **kwargs)
+        def build() -> Callable[..., Any]:
+            run_weights: Callable[..., Any] = builder()
+            asked.append(clock.mark())
+            return run_weights
 
-        stage.backward_one_chunk = backward_one_chunk
+        stage.dw_builder = build
+        try:
+            yield
+        finally:
+            stage.dw_builder = builder
+        for middle in asked:
+            record("B", index, start, middle)
+            record("W", index, middle, clock.mark())
 
     def _keeper(self, stage: int) -> Callable[..., None]:
         def keep(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -161,35 +205,24 @@ class Tap:
         return keep
 
 
-def _timed(call: Callable[..., Any], kind: str, stage: int, clock: Clock, record: Record) -> Callable[..., Any]:
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        start = clock.mark()
-        result = call(*args, **kwargs)
-        record(kind, stage, start, clock.mark())
-        return result
+def _inside(call: Callable[..., Any], context: Callable[[], AbstractContextManager[None]]) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return call(*args, **kwargs)
 
-    return timed
+    return called
 
 
-def _taken_apart(stage: Any, backward: Callable[..., Any], clock: Clock, record: Record) -> Callable[..., Any]:
-    """Return a BW that records B and W: the engine runs the backward, asks for W and runs it at once."""
+def _backward_inside(
+    call: Callable[..., Any],
+    b: Callable[[], AbstractContextManager[None]],
+    bw: Callable[[], AbstractContextManager[None]],
+) -> Callable[..., Any]:
+    def called(*args: Any, full_backward: bool = True, **kwargs: Any) -> Any:
+        with bw() if full_backward else b():
+            return call(*args, full_backward=full_backward, **kwargs)
 
-    def taken_apart(*args: Any, **kwargs: Any) -> Any:
-        builder = stage.dw_builder
-
-        def build() -> Callable[..., Any]:
-            run_weights = builder()
-            record("B", stage.stage_index, start, clock.mark())
-            return _timed(run_weights, "W", stage.stage_index, clock, record)
-
-        stage.dw_builder = build
-        start = clock.mark()
-        try:
-            return backward(*args, **kwargs)
-        finally:
-            stage.dw_builder = builder
-
-    return taken_apart
+    return called
 
 
 def _copied(nest: Any) -> Any:

@@ -18,6 +18,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, schedules
 import heuristic
 from profiler import Recorder
 from runtime_client import PlanSchedule
+from runtime_client.links import Links
 from tests.profiler.conftest import VirtualTime, install
 from tests.profiler.emulated import WIDTH, Emulated, loss, split
 from zbplan.problem import Problem
@@ -50,13 +51,17 @@ def record(schedule: Any, recorder: Recorder, path: Path) -> None:
 
 def wait_longer(clock: VirtualTime) -> None:
     """Let every wait for another rank take long."""
-    wait = schedules._wait_batch_p2p
+    waits = ((schedules, "_wait_batch_p2p"), (Links, "arrived"))
+    for owner, name in waits:
+        setattr(owner, name, _after_sleeping(clock, getattr(owner, name)))
 
-    def waited(work: Any) -> None:
+
+def _after_sleeping(clock: VirtualTime, wait: Any) -> Any:
+    def waited(*args: Any) -> None:
         clock.sleep(WAIT_MS)
-        wait(work)
+        wait(*args)
 
-    schedules._wait_batch_p2p = waited
+    return waited
 
 
 def main(folder: Path) -> None:
