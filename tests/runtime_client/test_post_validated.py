@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import re
+import signal
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+from runtime_client import reference_step
+from runtime_client.reference_optimizer import reference_optimizer_step
+from runtime_client.weights import master_weights
+from tests.runtime_client.post_validated_trials import RANKS, STEPS, Trial, trials
+from tests.runtime_client.processes import together, torchrun
+
+Kept = dict[str, dict[str, dict[str, Any]]]
+TRIALS = trials()
+
+
+def run_ranks(module: str, folder: Path) -> list[Any]:
+    """What each of four ranks kept."""
+    run = torchrun(RANKS, f"tests.runtime_client.{module}", str(folder), timeout_s=400)
+    assert run.returncode == 0, run.output
+    return [torch.load(path, weights_only=False) for path in sorted(folder.glob("*.pt"))]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[Kept]:
+    """All trials, run in one start of the processes."""
+    return run_ranks("post_validated_worker", tmp_path_factory.mktemp("ranks"))
+
+
+def bits(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every number in nested lists and dictionaries, to the bit: NaN is equal to itself, and 0 is not -0."""
+    if isinstance(value, Tensor):
+        yield path, (value.dtype, tuple(value.shape), bytes(value.detach().flatten().view(torch.uint8).numpy()))
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from bits(inner, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
+        for at, inner in enumerate(value):
+            yield from bits(inner, f"{path}[{at}]")
+    else:
+        yield path, struct.pack("d", value) if isinstance(value, float) else value
+
+
+def differences(found: dict[str, Any], needed: dict[str, Any]) -> list[str]:
+    """Where two runs differ, beside what is kept apart."""
+    ours, theirs = (dict(bits({key: value for key, value in run.items() if key != "apart"})) for run in (found, needed))
+    return sorted(path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path))
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_weights_moments_counters_and_losses_are_those_of_the_synchronous_step_to_the_bit(
+    trained: list[Kept], name: str
+) -> None:
+    for kept in trained:
+        assert differences(kept[name]["post_validated"], kept[name]["synchronous"]) == []
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_every_rank_takes_back_just_the_steps_that_were_wrong(trained: list[Kept], name: str) -> None:
+    assert [kept[name]["post_validated"]["apart"]["rollbacks"] for kept in trained] == [TRIALS[name].rollbacks] * RANKS
+    assert [kept[name]["synchronous"]["apart"]["rollbacks"] for kept in trained] == [0] * RANKS
+
+
+def test_a_rank_whose_own_gradients_ask_for_it_waits_and_the_others_do_not(trained: list[Kept]) -> None:
+    def pending(name: str) -> list[bool]:
+        return [kept[name]["post_validated"]["apart"]["pending"] for kept in trained]
+
+    assert pending("no clip") == [True, True, True, True]
+    assert pending("clip on all stages") == [False, False, False, False]
+    assert pending("NaN on one stage") == [True, True, False, True]
+    assert pending("NaN and no check") == [False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("no clip", 1 / 3),
+        ("bfloat16 without masters", 1 / 3),
+        ("bfloat16 with float32 masters", 0),
+        ("Adam with AMSGrad", 1 / 4),
+        ("SGD with momentum", 1 / 2),
+    ],
+)
+def test_what_is_kept_is_one_copy_of_the_weights_at_most(trained: list[Kept], name: str, share: float) -> None:
+    found = [kept[name]["post_validated"]["apart"]["kept_share"] for kept in trained]
+    assert found == pytest.approx([share] * RANKS)
+
+
+def test_all_ranks_go_over_to_synchronous_together_and_one_says_so(trained: list[Kept]) -> None:
+    apart = [kept["too many steps wrong"]["post_validated"]["apart"] for kept in trained]
+    assert [rank["mode"] for rank in apart] == ["synchronous"] * RANKS
+    assert [len(rank["warnings"]) for rank in apart] == [1, 0, 0, 0]
+    assert apart[0]["warnings"][0].startswith("6 of the last 6 optimizer steps had to be clipped or skipped after")
+    assert [kept["every step wrong"]["post_validated"]["apart"]["mode"] for kept in trained] == [
+        "post_validated"
+    ] * RANKS
+
+
+def test_no_other_trial_warns(trained: list[Kept]) -> None:
+    warned = {name for kept in trained for name, modes in kept.items() if modes["post_validated"]["apart"]["warnings"]}
+    assert warned == {"too many steps wrong"}
+
+
+def in_one_process(trial: Trial) -> tuple[list[Tensor], list[float], list[nn.Module], optim.Optimizer]:
+    """Train all stages by the reference: losses, norms, stages and their optimizer."""
+    stages = trial.stages(trial.plan.requires.stages)
+    parameters = list({id(p): p for stage in stages for p in stage.parameters()}.values())
+    masters = master_weights(parameters) if trial.masters else None
+    optimizer = trial.optimizer(list(masters.values()) if masters else parameters)
+    losses, norms = [], []
+    for step in range(STEPS):
+        tokens, target = trial.batch(step)
+        losses += reference_step(stages, trial.plan, trial.loss, tokens, target=target)
+        for rank, held in enumerate(trial.plan.placement):
+            own = {id(p): p.grad for stage in held for p in stages[stage].parameters()}
+            trial.tamper(step, rank, list(own.values()))
+        norms.append(reference_optimizer_step(optimizer, stages, masters=masters, **trial.options))
+        for parameter in parameters:
+            parameter.grad = None
+    return losses, norms, stages, optimizer
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gradients as they come",
+        "every step wrong",
+        "inf-norm",
+        "3-norm",
+        "NaN on one stage",
+        "bfloat16 with float32 masters",
+        "V, tied on one device",
+    ],
+)
+def test_norms_losses_and_weights_are_those_of_one_process_to_the_bit(trained: list[Kept], name: str) -> None:
+    trial = TRIALS[name]
+    losses, norms, stages, optimizer = in_one_process(trial)
+    kept = [rank[name]["post_validated"] for rank in trained]
+    holder = next(at for at, held in enumerate(trial.plan.placement) if len(stages) - 1 in held)
+    found = {"losses": kept[holder]["losses"], "norms": [rank["norms"] for rank in kept]}
+    assert differences(found, {"losses": losses, "norms": [norms] * RANKS}) == []
+    for rank, held in enumerate(trial.plan.placement):
+        needed = [stages[stage].state_dict() for stage in held]
+        assert differences({"weights": kept[rank]["weights"]}, {"weights": needed}) == []
+    counters = {float(state["step"]) for state in optimizer.state.values()}
+    found_counters = {float(state["step"]) for rank in kept for state in rank["optimizer"]["state"].values()}
+    assert found_counters == counters
+    assert len(counters) == 1
+
+
+def test_a_weight_tied_over_two_devices_is_counted_once(trained: list[Kept]) -> None:
+    kept = [rank["tied on two devices"]["synchronous"] for rank in trained]
+    first, last = kept[0]["apart"]["squares"], kept[-1]["apart"]["squares"]
+    middle = 2 * 0.6**2
+    for step in range(STEPS):
+        (ours, tied), (theirs, again) = first[step], last[step]
+        assert tied == again > 0
+        assert kept[0]["norms"][step] ** 2 == pytest.approx(ours + middle + theirs - tied)
+
+
+def test_stages_sharded_by_fsdp_train_like_the_synchronous_step(tmp_path: Path) -> None:
+    for kept in run_ranks("post_validated_fsdp_worker", tmp_path):
+        found, needed = kept["post_validated"], kept["synchronous"]
+        assert found["apart"] >= STEPS // 2
+        assert found["norms"] == needed["norms"]
+        for name, weight in needed["weights"].items():
+            torch.testing.assert_close(found["weights"][name], weight, rtol=1e-6, atol=0)
+        torch.testing.assert_close(found["losses"], needed["losses"], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("end", "named"),
+    [
+        ("before its step, the others reading weights", "ValidationError: rank {}, while an optimizer step"),
+        ("before its step, the others going on", "(ValidationError|StepError): rank {}, "),
+        ("after its step", "(ValidationError|StepError): rank {}, "),
+    ],
+)
+def test_a_rank_killed_while_a_validation_is_pending_ends_all_ranks_with_a_named_error(
+    tmp_path: Path, end: str, named: str
+) -> None:
+    worker = ["-m", "tests.runtime_client.post_validated_dying_worker"]
+    ranks = together([[*worker, str(rank), str(tmp_path / "meeting"), end] for rank in range(3)])
+    assert ranks[1].returncode == -signal.SIGKILL
+    for rank in (0, 2):
+        assert ranks[rank].returncode == 1
+        assert re.search(named.format(rank), ranks[rank].output), ranks[rank].output
+
+
+def test_a_rank_that_does_not_come_to_its_step_ends_the_others_in_time(tmp_path: Path) -> None:
+    worker = ["-m", "tests.runtime_client.post_validated_dying_worker"]
+    ranks = together([[*worker, str(rank), str(tmp_path / "meeting"), "never"] for rank in range(3)])
+    for rank in (0, 2):
+        assert re.search("ValidationError: rank .* [Tt]imed out", ranks[rank].output), ranks[rank].output
+        assert "needed the state of all 3 ranks: look for the one that failed first" in ranks[rank].output
