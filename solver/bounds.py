@@ -96,6 +96,12 @@ def first_wave(least: Least) -> LowerBound:
     return LowerBound(bound, "the first gradients cannot come back earlier without more idle time on some device")
 
 
+def wave_counts(instance: Instance, target: int) -> list[int] | None:
+    """Return how many F each device runs before its first backward op in the fastest wave that meets a target."""
+    least = Least(instance)
+    return Wave(least, windows_of(least)).counts(target) if Wave.applies(least) else None
+
+
 def residence(least: Least) -> LowerBound:
     """Bound by how long microbatches must stay in a device's memory: ``residence``."""
     headed = not least.instance.post_validated

@@ -72,9 +72,15 @@ class Model:
         Legal orders: a hint, and an upper limit for every time.
     bound
         A proven lower bound in ticks: the objective is cut there.
+    devices
+        Those that run one op at a time within their memory, all by default. Fewer make a relaxation: elsewhere only the
+        way of each microbatch, and the sequence of equal ones, is kept. Its bound holds, its orders mean nothing.
     """
 
-    def __init__(self, instance: Instance, incumbent: Orders, bound: int = 0) -> None:
+    def __init__(
+        self, instance: Instance, incumbent: Orders, bound: int = 0, devices: Iterable[int] | None = None
+    ) -> None:
+        self.devices = sorted(range(instance.devices) if devices is None else devices)
         self.ops = DeviceOps(instance)
         self.incumbent = self.ops.without_dominated(incumbent)
         self.axis = Axis(instance, measure(instance, tighten(instance, incumbent)).iteration)
@@ -87,6 +93,11 @@ class Model:
         self.size: dict[Op, Any] = {}
         self._before: dict[tuple[Op, Op], Literal] = {}
         self._fused: dict[tuple[int, int], Literal] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the model is no relaxation."""
+        return len(self.devices) == self.instance.devices
 
     def build(self) -> cp_model.CpModel:
         """Return the complete model."""
@@ -115,6 +126,8 @@ class Model:
     def _add_ops(self) -> None:
         for device in range(self.instance.devices):
             for op in self.ops.on(device):
+                if op[0] == W and device not in self.devices:
+                    continue
                 self.start[op] = self.model.new_int_var(0, self.horizon, "{}.{}.{}".format(*op))
                 self.size[op] = self._size(op)
 
@@ -123,6 +136,8 @@ class Model:
         if kind == F:
             return self._duration(F, stage, microbatch)
         whole = self._duration(BW, stage, microbatch) if kind == B else 0
+        if self.instance.device_of[stage] not in self.devices:
+            return min(whole, self._duration(B, stage, microbatch)) if self.ops.has_weight(stage) else whole
         if not self.ops.has_weight(stage):
             return whole
         part = self._duration(kind, stage, microbatch)
@@ -150,7 +165,8 @@ class Model:
                     self._imply_same(fused, self.before(backward, other), self.before(weight, other))
 
     def _each_choice(self) -> Iterable[tuple[tuple[int, int], Literal]]:
-        for stage, microbatch in np.argwhere(self.ops.choice).tolist():
+        chosen = self.ops.choice & np.isin(self.instance.device_of, self.devices)[:, None]
+        for stage, microbatch in np.argwhere(chosen).tolist():
             yield (stage, microbatch), self.fused(stage, microbatch)
 
     def _imply_same(self, condition: Literal, left: Literal, right: Literal) -> None:
@@ -175,7 +191,7 @@ class Model:
         for microbatch in range(self.instance.microbatches):
             for stage in range(stages):
                 self._follow((F, stage, microbatch), (B, stage, microbatch))
-                if self.ops.has_weight(stage):
+                if (W, stage, microbatch) in self.start:
                     self._follow((B, stage, microbatch), (W, stage, microbatch))
             for stage, lag in enumerate(self.instance.forward_lag.tolist()):
                 self._follow((F, stage, microbatch), (F, stage + 1, microbatch), lag)
@@ -186,7 +202,7 @@ class Model:
         return self.model.add(self.start[second] >= self._end(first) + lag)
 
     def _one_op_at_a_time(self) -> None:
-        for device in range(self.instance.devices):
+        for device in self.devices:
             for first, second in self.ops.pairs(device):
                 literal = self.before(first, second)
                 self._follow(first, second).only_enforce_if(literal)
@@ -197,14 +213,14 @@ class Model:
         if not self.ops.equal_microbatches:
             return
         for device in range(self.instance.devices):
-            ops = self.ops.on(device)
+            ops = [op for op in self.ops.on(device) if op in self.start]
             for op in ops:
                 after = (*op[:2], op[2] + 1)
                 if after not in self.start or not self.ops.must_precede(op, after):
                     continue
                 self._follow(op, after)
                 for other in ops:
-                    if other[:2] != op[:2]:
+                    if other[:2] != op[:2] and device in self.devices:
                         self._imply(self.before(other, op), self.before(other, after))
 
     def _imply(self, left: Literal, right: Literal) -> None:
@@ -212,7 +228,7 @@ class Model:
             self.model.add_bool_or([_negated(left), right])
 
     def _fit_memory(self) -> None:
-        for device in range(self.instance.devices):
+        for device in self.devices:
             if self.instance.room[device] != UNLIMITED:
                 if self._counts_suffice(device):
                     self._fit_counts(device)
@@ -283,8 +299,8 @@ class Model:
 
     def _set_objective(self) -> None:
         self.objective = self.model.new_int_var(min(self._lowest, self._upper), self._upper, "iteration")
-        for device in range(self.instance.devices):
-            ops = self.ops.on(device)
+        for device in self.devices if self.instance.post_validated else range(self.instance.devices):
+            ops = [op for op in self.ops.on(device) if op in self.start]
             begin: Any = 0
             if self.instance.post_validated:
                 begin = self.model.new_int_var(0, self.horizon, f"begin.{device}")
@@ -362,6 +378,7 @@ def solve_cp_sat(
     time_limit_s: float,
     settings: Settings | None = None,
     listener: Listener | None = None,
+    devices: Iterable[int] | None = None,
 ) -> Outcome:
     """Search for better orders and better bounds until the time is up or the gap is closed.
 
@@ -371,16 +388,18 @@ def solve_cp_sat(
         Legal orders to start from.
     bound
         A proven lower bound in ticks.
+    devices
+        See ``Model``.
     """
     settings, listener = settings or Settings(), listener or Listener()
-    model = Model(instance, incumbent, bound)
+    model = Model(instance, incumbent, bound, devices)
     built = model.build()
     solver = _solver(settings, time_limit_s)
     solver.best_bound_callback = lambda units: listener.on_bound(model.axis.bound(units))
-    status = solver.solve(built, _Stream(model, listener.on_orders))
+    status = solver.solve(built, _Stream(model, listener.on_orders) if model.complete else None)
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Outcome(
-        orders=model.orders(solver.value) if found else None,
+        orders=model.orders(solver.value) if found and model.complete else None,
         bound=model.axis.bound(solver.best_objective_bound) if found else bound,
         status=solver.status_name(status),
     )

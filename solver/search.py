@@ -2,21 +2,23 @@
 
 A part is anything that may find a better plan or a better bound: the constructive schedules, the analytic bounds, an
 exact solver. What it claims is not believed: offered orders are simulated anew and the plan made of them is judged by
-``validate``; the best legal one is kept.
+``validate``; the best legal one is kept. A claimed bound cannot be checked, only refuted: a part that ever claims
+more than a legal plan takes has all its bounds struck out.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from solver.bounds import LowerBound
 from zbplan.errors import ZbplanError
 from zbplan.instance import Instance, Orders
 from zbplan.placement import Placement
-from zbplan.plan import Plan
+from zbplan.plan import PROVEN_GAP, PartRun, Plan
 from zbplan.problem import Problem
 from zbplan.validate import check
 
@@ -34,12 +36,34 @@ class Event(Protocol):
 
 @dataclass
 class Lane:
-    """One placement of the problem: its instance, and the best plan and bound found on it."""
+    """One placement of the problem: its instance, the best plan found on it, and the bounds proven and claimed.
+
+    Attributes
+    ----------
+    proven
+        The analytic bound.
+    claims
+        The best bound that each part claims.
+    liars
+        Parts that claimed a bound above a legal plan.
+    """
 
     placement: Placement
     instance: Instance
     plan: Plan
-    bound: LowerBound
+    proven: LowerBound
+    claims: dict[str, LowerBound] = field(default_factory=dict)
+    liars: set[str] = field(default_factory=set)
+
+    @property
+    def ticks(self) -> int:
+        """The objective of the best plan."""
+        return self.instance.clock.units(self.plan.metrics.iteration_ms)
+
+    @property
+    def bound(self) -> LowerBound:
+        """The best bound."""
+        return max([self.proven, *self.claims.values()], key=lambda bound: bound.ticks)
 
     @property
     def bound_ms(self) -> float:
@@ -50,6 +74,11 @@ class Lane:
     def answer(self) -> Plan:
         """The best plan with the best bound."""
         return self.plan.with_bound(self.bound_ms, self.bound.reason)
+
+    def strike_lies(self) -> None:
+        """Disbelieve every part that claims more than the plan takes."""
+        self.liars |= {part for part, claim in self.claims.items() if claim.ticks > self.ticks}
+        self.claims = {part: claim for part, claim in self.claims.items() if part not in self.liars}
 
 
 class Search:
@@ -78,9 +107,11 @@ class Search:
     ) -> None:
         self.problem = problem
         self.lanes = lanes
+        self.runs: list[PartRun] = []
         self._began = time.monotonic()
         self._deadline = self._began + time_limit_s
-        self._cancelled = cancelled
+        self._until = self._deadline
+        self.cancelled = cancelled
         self._on_incumbent = on_incumbent
         self._report(self.best)
 
@@ -90,19 +121,47 @@ class Search:
         return min(self.lanes, key=lambda lane: lane.plan.metrics.iteration_ms)
 
     @property
+    def answer(self) -> Plan:
+        """The best plan with the bound of its placement, and what the parts did."""
+        return self.best.answer.with_parts(self.runs)
+
+    @property
     def finished(self) -> bool:
         """Whether to stop: cancelled, out of time, or proven that nothing better exists on any lane."""
-        return self._cancelled() or self.remaining_s <= 0 or self._proven
+        return self.cancelled() or self._deadline <= time.monotonic() or not any(map(self.is_open, self.lanes))
+
+    def goes_on(self, lane: Lane) -> bool:
+        """Return whether a part should go on with a lane: wanted, in time, and not proven to hold nothing better."""
+        return not self.cancelled() and self.remaining_s > 0 and self.is_open(lane)
+
+    def is_open(self, lane: Lane) -> bool:
+        """Return whether a lane may hold something better than the best plan."""
+        return lane.bound_ms < self.best.plan.metrics.iteration_ms * (1 - PROVEN_GAP)
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the time limit."""
-        return self._deadline - time.monotonic()
+        """Seconds that the present lane and part have."""
+        return self._until - time.monotonic()
 
-    @property
-    def _proven(self) -> bool:
-        plan = self.best.plan
-        return all(plan.with_bound(lane.bound_ms, "").bound.proven_optimal for lane in self.lanes)
+    @contextmanager
+    def allotted(self, part: float) -> Iterator[None]:
+        """Allow only a part of the remaining time within the block."""
+        until = self._until
+        self._until = min(until, time.monotonic() + part * max(0.0, self.remaining_s))
+        try:
+            yield
+        finally:
+            self._until = until
+
+    @contextmanager
+    def running(self, part: str) -> Iterator[list[str]]:
+        """Note how long a part ran, and how it ended: the last word that it left in the list."""
+        began, words = time.monotonic(), ["done"]
+        try:
+            yield words
+        finally:
+            ran_s = round(time.monotonic() - began, 3)
+            self.runs.append(PartRun(part=part, ran_s=ran_s, outcome=words[-1]))
 
     def offer(self, lane: Lane, orders: Orders, method: str) -> bool:
         """Keep orders if they are legal and better than the lane's plan; return whether they were kept."""
@@ -115,13 +174,17 @@ class Search:
             lane.plan = check(plan)
         except ZbplanError:
             return False
+        lane.strike_lies()
         self._report(lane)
         return True
 
-    def raise_bound(self, lane: Lane, bound: LowerBound) -> None:
-        """Keep a bound if it is better than the lane's."""
-        if bound.ticks > lane.bound.ticks:
-            lane.bound = bound
+    def raise_bound(self, lane: Lane, bound: LowerBound, part: str) -> None:
+        """Keep a bound that a part claims if it is better than the lane's."""
+        if part in lane.liars or bound.ticks <= lane.bound.ticks:
+            return
+        lane.claims[part] = bound
+        lane.strike_lies()
+        if part not in lane.liars:
             self._report(lane)
 
     def _report(self, lane: Lane) -> None:
@@ -133,5 +196,5 @@ class Part(Protocol):
     """One contributor to a solve."""
 
     def __call__(self, search: Search, lane: Lane) -> None:
-        """Offer plans and bounds for a lane until there is nothing left to do or ``search.finished``."""
+        """Offer plans and bounds for a lane while ``search.goes_on(lane)`` and something is left to do."""
         ...

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from heuristic import Built, best_per_placement
 from solver.bounds import lower_bound
+from solver.portfolio import PARTS
 from solver.search import Event, Lane, OnIncumbent, Part, Search
 from zbplan.plan import Plan
 from zbplan.problem import Problem
@@ -22,11 +23,12 @@ class Options:
     time_limit_s
         Wall-clock seconds; None takes the problem's.
     parts
-        What tries to improve on the constructive plan and the analytic bound, in sequence.
+        What tries to improve on the constructive plan and the analytic bound, in sequence; None takes those of the
+        problem's method.
     """
 
     time_limit_s: float | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Part, ...] | None = None
 
 
 def solve(
@@ -62,21 +64,30 @@ def solve(
     options = options or Options()
     search = Search(
         problem,
-        [_lane(built) for built in best_per_placement(problem)],
+        [_lane(problem, built) for built in best_per_placement(_constructive(problem))],
         time_limit_s=problem.time_limit_s if options.time_limit_s is None else options.time_limit_s,
         cancelled=_asker(cancel),
         on_incumbent=on_incumbent,
     )
-    for part in options.parts:
-        for lane in search.lanes:
-            if not search.finished:
-                part(search, lane)
-    return search.best.answer
+    parts = PARTS.get(problem.method, ()) if options.parts is None else options.parts
+    lanes = sorted(search.lanes, key=lambda lane: lane.plan.metrics.iteration_ms)
+    for turn, lane in enumerate(lanes):
+        with search.allotted(1 / (len(lanes) - turn)):
+            for part in parts:
+                if search.goes_on(lane):
+                    part(search, lane)
+    return search.answer
 
 
-def _lane(built: Built) -> Lane:
-    instance = built.problem.instance(built.placement)
-    return Lane(built.placement, instance, check(built.plan), lower_bound(instance))
+def _constructive(problem: Problem) -> Problem:
+    """Return the problem as the constructive schedules know it: a solver starts from the best of them all."""
+    return problem.model_copy(update={"method": "auto"}) if problem.method in PARTS else problem
+
+
+def _lane(problem: Problem, built: Built) -> Lane:
+    instance = problem.instance(built.placement)
+    plan = Plan.build(problem, built.placement, built.orders, method=built.method)
+    return Lane(built.placement, instance, check(plan), lower_bound(instance))
 
 
 def _asker(cancel: Event | Callable[[], bool] | None) -> Callable[[], bool]:

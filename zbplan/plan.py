@@ -69,13 +69,34 @@ class Requires(Record):
     engine_mode: EngineMode
 
 
+class PartRun(Record):
+    """What one part of a solve did: how long it ran, and how that ended, in words for people."""
+
+    part: str
+    ran_s: Annotated[float, Field(ge=0)]
+    outcome: str
+
+
 class Provenance(Record):
-    """How the plan came about; not part of its identity."""
+    """How the plan came about; not part of its identity.
+
+    Attributes
+    ----------
+    method
+        The schedule or the part of a solve that made the orders.
+    warm_start
+        The method of the plan that it started from.
+    solve_s
+        Wall-clock seconds until the plan was found.
+    parts
+        Every part that ran, in sequence.
+    """
 
     method: str
     warm_start: str | None = None
     solve_s: Annotated[float, Field(ge=0)] = 0.0
     revision: int = REVISION
+    parts: list[PartRun] = Field(default_factory=list)
 
 
 class Plan(Record):
@@ -149,6 +170,10 @@ class Plan(Record):
                 for ops in self.devices
             ]
         )
+
+    def with_parts(self, parts: Sequence[PartRun]) -> Self:
+        """Return the same plan with what the parts of its solve did."""
+        return self.model_copy(update={"provenance": self.provenance.model_copy(update={"parts": list(parts)})})
 
     def with_bound(self, bound_ms: float, reason: str) -> Self:
         """Return the same plan with another bound."""

@@ -19,11 +19,14 @@ from zbplan.plan import Plan
 from zbplan.problem import Problem
 from zbplan.validate import validate
 
+QUICK = Options(parts=())
+"""Constructive plans and analytic bounds alone."""
+
 
 @settings(deadline=None, max_examples=100)
 @given(problems(placements=("linear", "v", "interleaved")))
 def test_the_answer_is_legal_and_not_below_its_bound(problem: Problem) -> None:
-    plan = solve(problem)
+    plan = solve(problem, options=QUICK)
     assert validate(plan) == []
     assert plan.bound.iteration_ms <= plan.metrics.iteration_ms
     assert plan.bound.reason
@@ -31,14 +34,14 @@ def test_the_answer_is_legal_and_not_below_its_bound(problem: Problem) -> None:
 
 def test_published_rows_have_a_legal_plan_with_a_bound() -> None:
     for row in published_rows():
-        plan = solve(Problem.parse(row["problem"]))
+        plan = solve(Problem.parse(row["problem"]), options=QUICK)
         assert validate(plan) == [], row["id"]
         assert 0 < plan.bound.iteration_ms <= plan.metrics.iteration_ms, row["id"]
 
 
 def test_the_answer_is_the_best_constructive_plan() -> None:
     problem = linear(4, 8, 7, 8, 5, comm=0.5)
-    assert solve(problem).plan_id == construct(problem).plan_id
+    assert solve(problem, options=QUICK).plan_id == construct(problem).plan_id
 
 
 def test_a_named_method_gives_exactly_that() -> None:
@@ -57,8 +60,9 @@ def test_infeasible_and_impossible_requests_are_named() -> None:
 def test_auto_placement_takes_the_better_one_with_its_own_bound() -> None:
     profile = {"stages": 4, "t_f_ms": 1, "t_b_ms": 1, "t_w_ms": 1, "t_comm_ms": 1, "m_b_bytes": 1, "m_w_bytes": 1}
     problem = Problem.parse({"profile": profile, "devices": 2, "microbatches": 4})
-    plan = solve(problem)
-    each = [solve(problem.model_copy(update={"placement": placement})) for placement in problem.placements]
+    plan = solve(problem, options=QUICK)
+    placements = problem.placements
+    each = [solve(problem.model_copy(update={"placement": one}), options=QUICK) for one in placements]
     best = min(each, key=lambda other: other.metrics.iteration_ms)
     assert len(each) == 2
     assert (plan.placement, plan.metrics, plan.bound) == (best.placement, best.metrics, best.bound)
@@ -86,8 +90,8 @@ def test_a_better_bound_is_kept_and_heard_of() -> None:
 
     def bounding(search: Search, lane: Lane) -> None:
         better = LowerBound(lane.bound.ticks + 1, "a longer look")
-        search.raise_bound(lane, better)
-        search.raise_bound(lane, LowerBound(0, "worse"))
+        search.raise_bound(lane, better, "looker")
+        search.raise_bound(lane, LowerBound(0, "worse"), "looker")
 
     plan = solve(
         linear(4, 8, 1, 1, 1, method="gpipe"),

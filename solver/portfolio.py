@@ -1,0 +1,89 @@
+"""Which parts try to improve on the constructive plan and the analytic bound, and in what sequence.
+
+First what takes fractions of a second and often closes the gap, in this process; then what may take all the time
+there is, each in a process of its own that can be killed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.bounds import LowerBound, wave_counts, windows_of
+from solver.device_ops import DeviceOps
+from solver.least import Least
+from solver.process import External
+from solver.search import Lane, Part, Search
+from solver.single_device import single_device_span
+from solver.wave_search import WaveSearch
+from zbplan.instance import Instance
+
+QUIET_TRIES = 600
+"""Tries without a better plan after which the search over waves ends."""
+
+LEAST_PROCESS_S = 1.0
+"""Seconds without which a process is not worth starting."""
+
+MOST_PAIRS = 60_000
+"""Open pairs of ops up to which an exact model is built."""
+
+
+def waves(search: Search, lane: Lane) -> None:
+    """Search for plans from the wave that proves the bound."""
+    counts = wave_counts(lane.instance, lane.bound.ticks)
+    if counts is None:
+        return
+    with search.running("waves"), search.allotted(0.4):
+        lowest, quiet = lane.ticks, 0
+        for objective, orders in WaveSearch(lane.instance, np.array(counts)).tries():
+            quiet += 1
+            if objective < lowest and search.offer(lane, orders, "waves"):
+                lowest, quiet = objective, 0
+            if quiet > QUIET_TRIES or not search.goes_on(lane):
+                return
+
+
+def single_devices(search: Search, lane: Lane) -> None:
+    """Prove what each device by itself cannot do faster, those that need longest first."""
+    instance, least = lane.instance, Least(lane.instance)
+    windows = windows_of(least)
+    with search.running("single_devices"), search.allotted(0.3):
+        for device in sorted(range(instance.devices), key=lambda at: -windows[at].span):
+            head = 0 if instance.post_validated else windows[device].head
+            ticks = head + single_device_span(
+                least, device, target=lane.ticks - head, stop=lambda: not search.goes_on(lane)
+            )
+            reason = f"device {device} alone cannot run its ops faster within its memory"
+            search.raise_bound(lane, LowerBound(ticks, reason), "single_devices")
+            if not search.goes_on(lane):
+                return
+
+
+def policies(search: Search, lane: Lane) -> None:
+    """Search longer for constructive plans, in a process."""
+    with search.allotted(0.4):
+        _start(External("policies"), search, lane)
+
+
+def cp_sat(search: Search, lane: Lane) -> None:
+    """Solve exactly with CP-SAT, in a process, where the model is not too large."""
+    if open_pairs(lane.instance) <= MOST_PAIRS:
+        _start(External("cp_sat"), search, lane)
+
+
+def _start(part: Part, search: Search, lane: Lane) -> None:
+    if search.remaining_s >= LEAST_PROCESS_S:
+        part(search, lane)
+
+
+def open_pairs(instance: Instance) -> int:
+    """Return about how many pairs of ops an exact model has to put in sequence."""
+    per_device = np.bincount(instance.device_of) * 3 * instance.microbatches
+    equal = DeviceOps(instance).equal_microbatches
+    return int((per_device**2 // (6 if equal else 2)).sum())
+
+
+PARTS: dict[str, tuple[Part, ...]] = {
+    "auto": (waves, single_devices, policies, cp_sat),
+    "cp_sat": (cp_sat,),
+}
+"""What runs for each method; constructive plans and analytic bounds are there before."""

@@ -1,0 +1,257 @@
+"""A bound from one device alone: all that is not its own becomes a wait, and what is left is solved by relaxed search.
+
+A microbatch visits a device in fixed steps: F on each of its stages in forward order, then backward ops in reverse,
+with at least a known ``lag`` elsewhere between two steps, and W of a stage at any time after its backward op. Let the
+microbatches of every stage be equal, so that they pass every step in sequence, and BW be dominated (``device_ops``).
+Then what a device can still do depends on how many microbatches have passed each step, on how many W have run, on the
+time, and on when those under way elsewhere come back. A schedule is a path through such states, one op at a time; an
+op starts as soon as the device is free and its microbatch is back, for waiting longer helps no one.
+
+Microbatches do not come back closer together than the slowest op elsewhere lets them pass, F or backward.
+
+States with the same counts are kept apart up to a ``width`` and then merged, which takes the earliest of all their
+times: that adds paths and removes none, so the least end over all paths stays a lower bound, exact where nothing was
+merged (a relaxed decision diagram). States whose time and work left exceed a known plan are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from solver.device_ops import DeviceOps
+from solver.least import Least
+from zbplan.instance import UNLIMITED, B, BoolArray, F, IntArray, W
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """What a microbatch does on one device: its steps in sequence, then each W.
+
+    Attributes
+    ----------
+    duration, hold, keep : int64[steps + weights]
+        Ticks, memory taken at the start, and how much more is live at the end than before.
+    lag, spacing : int64[steps - 1]
+        Least ticks from the end of a step to the start of the next, and between two microbatches coming back.
+    after : int64[weights]
+        The step that lets each W run.
+    """
+
+    duration: IntArray
+    hold: IntArray
+    keep: IntArray
+    lag: IntArray
+    spacing: IntArray
+    after: IntArray
+    room: int
+    microbatches: int
+
+    @property
+    def count(self) -> int:
+        """Number of steps, W not among them."""
+        return len(self.lag) + 1
+
+
+def steps_of(least: Least, device: int) -> Steps:
+    """Return the steps of a device; microbatches must be equal and BW dominated."""
+    instance = least.instance
+    stages = list(instance.stages_of[device])
+    back = stages[::-1]
+    split = [stage for stage in back if instance.splittable[stage]]
+    hold, release = instance.hold[:, :, 0], instance.release[:, :, 0]
+    taken = np.where(instance.splittable, hold[B], 0)
+    kept = np.where(instance.splittable, hold[B] - release[B], -hold[F])
+    lags = np.array(list(_lags(least, stages)), dtype=np.int64)
+    return Steps(
+        duration=np.concatenate(
+            [instance.duration[F, stages, 0], least.backward[back, 0], instance.duration[W, split, 0]]
+        ),
+        hold=np.concatenate([hold[F, stages], taken[back], np.zeros(len(split), dtype=np.int64)]),
+        keep=np.concatenate([hold[F, stages], kept[back], -release[W, split]]),
+        lag=lags[:, 0],
+        spacing=lags[:, 1],
+        after=np.array([len(stages) + back.index(stage) for stage in split], dtype=np.int64),
+        room=int(instance.room[device]) - int(instance.peak[stages].min()),
+        microbatches=instance.microbatches,
+    )
+
+
+def _lags(least: Least, stages: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield lag and spacing after each step but the last."""
+    forward, backward = least.instance.duration[F, :, 0], least.backward[:, 0]
+    head, climb = least.head[:, 0], least.climb[:, 0]
+    for here, there in pairwise(stages):
+        yield int(head[there] - head[here] - forward[here]), int(forward[here + 1 : there].max(initial=0))
+    below = slice(stages[-1] + 1, None)
+    slowest = np.maximum(forward, backward)[below].max(initial=0)
+    yield int(least.descent[stages[-1], 0]), int(slowest)
+    for there, here in reversed(list(pairwise(stages))):
+        yield int(climb[here] - climb[there] - backward[here]), int(backward[there + 1 : here].max(initial=0))
+
+
+@dataclass(frozen=True, eq=False)
+class _States:
+    """Rows of states with equally many ops done.
+
+    Attributes
+    ----------
+    done : int64[n, steps + weights]
+        Microbatches that have passed each step, and W that have run.
+    time : int64[n]
+        When the device is free.
+    back : int64[n, steps - 1, queue]
+        When the microbatches under way between two steps are back, soonest first; ``time`` where there is none.
+    """
+
+    done: IntArray
+    time: IntArray
+    back: IntArray
+
+    def pick(self, rows: IntArray | BoolArray) -> _States:
+        return _States(self.done[rows], self.time[rows], self.back[rows])
+
+
+class SingleDevice:
+    """The search over the states of one device.
+
+    Parameters
+    ----------
+    target
+        Ticks of a known plan: schedules of the device that take longer are of no interest.
+    width
+        States with the same counts that are kept apart.
+    stop
+        Asked now and then whether to give up.
+    """
+
+    def __init__(self, steps: Steps, *, target: int, width: int, stop: Callable[[], bool]) -> None:
+        self.steps = steps
+        self.target = target
+        self.width = width
+        self.stop = stop
+
+    @staticmethod
+    def applies(least: Least) -> bool:
+        """Return whether microbatches are equal and BW is dominated, so that counts tell what is left."""
+        ops = DeviceOps(least.instance)
+        return ops.equal_microbatches and not ops.choice.any()
+
+    def bound(self) -> int:
+        """Return ticks below which the device's span cannot be, the target at most; 0 if stopped."""
+        steps = self.steps
+        queue = min(steps.microbatches, steps.room // max(1, int(steps.hold[0])) + 1)
+        states = _States(
+            np.zeros((1, len(steps.duration)), dtype=np.int64),
+            np.zeros(1, dtype=np.int64),
+            np.zeros((1, steps.count - 1, queue), dtype=np.int64),
+        )
+        for _ in range(steps.microbatches * len(steps.duration)):
+            if self.stop():
+                return 0
+            states = self._merge(self._promising(self._expand(states)))
+            if not len(states.time):
+                return self.target
+        return min(self.target, int(states.time.min()))
+
+    def _expand(self, states: _States) -> _States:
+        live = states.done @ self.steps.keep
+        parts = [
+            self._after(states.pick(self._may_run(states, live, op)), op) for op in range(len(self.steps.duration))
+        ]
+        return _States(
+            *(np.concatenate(columns) for columns in zip(*((p.done, p.time, p.back) for p in parts), strict=True))
+        )
+
+    def _may_run(self, states: _States, live: IntArray, op: int) -> BoolArray:
+        steps = self.steps
+        if op == 0:
+            available: IntArray | int = steps.microbatches
+        else:
+            available = states.done[:, op - 1 if op < steps.count else steps.after[op - steps.count]]
+        fits: BoolArray = (states.done[:, op] < available) & (live + steps.hold[op] <= steps.room)
+        return fits
+
+    def _after(self, states: _States, op: int) -> _States:
+        steps = self.steps
+        done, back, start = states.done.copy(), states.back.copy(), states.time
+        if 0 < op < steps.count:
+            start = np.maximum(start, back[:, op - 1, 0])
+            back[:, op - 1, :-1] = back[:, op - 1, 1:]
+        time = start + steps.duration[op]
+        if op < steps.count - 1:
+            waiting = done[:, op] - done[:, op + 1]
+            rows = np.arange(len(time))
+            ahead = np.where(waiting > 0, back[rows, op, waiting - 1] + steps.spacing[op], 0)
+            back[rows, op, waiting] = np.maximum(time + steps.lag[op], ahead)
+        done[:, op] += 1
+        return _States(done, time, np.maximum(back, time[:, None, None]))
+
+    def _promising(self, states: _States) -> _States:
+        """Drop states that cannot end by the target: too much work left, or the last one under way comes too late."""
+        steps = self.steps
+        end = states.time + (steps.microbatches - states.done) @ steps.duration
+        rest = np.concatenate(
+            [np.cumsum((steps.duration[1 : steps.count] + np.append(steps.lag[1:], 0))[::-1])[::-1], [0]]
+        )
+        rows = np.arange(len(end))
+        for gap in range(steps.count - 1):
+            waiting = states.done[:, gap] - states.done[:, gap + 1]
+            last = states.back[rows, gap, np.maximum(waiting, 1) - 1]
+            end = np.maximum(end, np.where(waiting > 0, last + rest[gap], 0))
+        to_enter = steps.microbatches - states.done[:, 0]
+        entered = states.time + to_enter * steps.duration[0] + steps.lag[0] + rest[0]
+        end = np.maximum(end, np.where(to_enter > 0, entered, 0))
+        return states.pick(end <= self.target)
+
+    def _merge(self, states: _States) -> _States:
+        """Keep at most ``width`` states of the same counts: drop dominated ones, and merge the last ones."""
+        if not len(states.time):
+            return states
+        key = states.done @ (self.steps.microbatches + 1) ** np.arange(states.done.shape[1])
+        order = np.lexsort((states.back.sum(axis=(1, 2)), states.time, key))
+        states, key = states.pick(order), key[order]
+        alive = np.ones(len(key), dtype=np.bool_)
+        for rank in range(self.width):
+            first = np.append(True, key[1:] != key[:-1])
+            leader = np.flatnonzero(first)[np.cumsum(first) - 1] + rank
+            same = (leader < len(key)) & (key[np.minimum(leader, len(key) - 1)] == key)
+            leader = np.where(same, np.minimum(leader, len(key) - 1), np.arange(len(key)))
+            worse = (np.arange(len(key)) > leader) & same & (states.back >= states.back[leader]).all(axis=(1, 2))
+            alive = ~worse
+            states, key = states.pick(alive), key[alive]
+        return self._squeezed(states, key)
+
+    def _squeezed(self, states: _States, key: IntArray) -> _States:
+        first = np.append(True, key[1:] != key[:-1])
+        rank = np.arange(len(key)) - np.flatnonzero(first)[np.cumsum(first) - 1]
+        starts = np.flatnonzero(rank < self.width)
+        return _States(
+            states.done[starts],
+            np.minimum.reduceat(states.time, starts),
+            np.minimum.reduceat(states.back, starts, axis=0),
+        )
+
+
+def single_device_span(
+    least: Least, device: int, *, target: int, width: int = 8, stop: Callable[[], bool] = lambda: False
+) -> int:
+    """Return the least span of a device by itself, as far as ``width`` lets the search see; 0 where it does not apply.
+
+    Parameters
+    ----------
+    target
+        Ticks of a known plan, above which the result does not go.
+    stop
+        Asked now and then whether to give up, which proves nothing.
+    """
+    instance = least.instance
+    if instance.room[device] == UNLIMITED or not SingleDevice.applies(least):
+        return 0
+    steps = steps_of(least, device)
+    if (steps.microbatches + 1) ** len(steps.duration) >= 1 << 62:
+        return 0
+    return SingleDevice(steps, target=target, width=width, stop=stop).bound()
