@@ -7,7 +7,7 @@ The effort is counted in scheduled ops, never in seconds: equal inputs give equa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +35,9 @@ OVERHEAD = 500
 """What one schedule costs beside its ops, in ops."""
 
 
-def improvements(instance: Instance, starts: Sequence[Orders], *, effort: int = QUICK) -> Iterator[Orders]:
+def improvements(
+    instance: Instance, starts: Sequence[Orders], *, effort: int = QUICK, stop: Callable[[], bool] = lambda: False
+) -> Iterator[Orders]:
     """Yield orders, each better than all starts and than all before; legal under any limit under which a plan exists.
 
     Parameters
@@ -46,11 +48,13 @@ def improvements(instance: Instance, starts: Sequence[Orders], *, effort: int = 
         Legal orders to start from, the best ones first; there may be none, then the first orders always come.
     effort
         Ops to schedule in all tries together.
+    stop
+        Asked between tries whether to end; without starts at least one try is made.
     """
-    search = _Search(instance, starts)
+    search, floor = _Search(instance, starts), least_work(instance)
     steps = max(2, effort // (int(instance.duration[:3].size) + OVERHEAD))
     for step in range(steps):
-        if search.best <= least_work(instance):
+        if search.best <= floor or (search.best < UNLIMITED and stop()):
             return
         orders = search.try_one(step / steps)
         if orders is not None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from heuristic import PLANNER, Built, Refused, build, candidates, construct
-from tests.heuristic.problems import linear, published_rows
+from tests.heuristic.problems import linear, paper_problem, paper_rows, published_rows
 from tests.strategies import problems
 from zbplan.errors import InfeasibleError, MethodError
 from zbplan.instance import BW, F
@@ -155,6 +155,15 @@ def test_a_named_schedule_that_does_not_fit_names_those_that_do() -> None:
 def test_a_schedule_that_is_not_constructive_names_those_that_are() -> None:
     with pytest.raises(MethodError, match="'ilp': is not a constructive schedule; methods that can: gpipe, 1f1b"):
         construct(linear(2, 4, 1, 1, 1, method="ilp"))
+
+
+def test_more_memory_never_gives_a_slower_plan() -> None:
+    row = paper_rows()[0]
+    limits = [f"{eighth / 8}x" for eighth in range(1, 20)]
+    problems = [paper_problem(row, memory_limit=limit, optimizer="post_validated") for limit in limits]
+    iterations = [construct(problem).metrics.iteration_ms for problem in problems]
+    assert iterations == sorted(iterations, reverse=True)
+    assert iterations[-1] == pytest.approx(1152.599, abs=0.001)
 
 
 def test_equal_plans_are_told_apart_by_the_sequence_of_methods() -> None:

@@ -43,6 +43,12 @@ def test_a_start_is_never_given_back_as_an_improvement() -> None:
     assert all(iteration(instance, orders) < iteration(instance, start) for orders in improvements(instance, [start]))
 
 
+def test_it_ends_when_asked_to_but_not_without_any_orders() -> None:
+    instance = equal_times("v", 4, 8, 8, memory_limit=6).instance()
+    (only,) = improvements(instance, [], effort=10**9, stop=lambda: True)
+    assert list(improvements(instance, [only], effort=10**9, stop=lambda: True)) == []
+
+
 def test_equal_inputs_give_equal_orders() -> None:
     instance = equal_times("v", 4, 8, 8, memory_limit=6).instance()
     first, second = (list(improvements(instance, [], effort=200_000)) for _ in range(2))
