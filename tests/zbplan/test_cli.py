@@ -36,7 +36,8 @@ FROZEN = {
     "fetch": ["URL", "KEY", "--output -o", "--timeout-s"],
 }
 PROFILE_OPTIONS = """
---stages --placement --engine-mode --splitter --device --warmup --samples --turns --t-comm-ms --name --output --post
+--stages --layers --placement --engine-mode --splitter --unsplit --device --tensor-parallel --warmup --samples --turns
+--t-comm-ms --force --name --output --json --post --post-timeout-s
 """
 
 
