@@ -105,14 +105,9 @@ def load_json(text: str | bytes) -> Any:
     """Parse JSON, refusing what is no JSON and an object that says one name twice."""
     try:
         decoded = text.decode() if isinstance(text, bytes) else text
-        value = json.loads(decoded, object_pairs_hook=_unique_names)
-        if "\\ud" in decoded.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
+        return json.loads(decoded, object_pairs_hook=_unique_names)
     except RecursionError:
         raise InvalidInputError([Finding("$", "brackets nested too deep", "a flat JSON document")]) from None
-    except UnicodeEncodeError:
-        raise InvalidInputError([Finding("$", "half of a surrogate pair (\\ud…)", "whole characters")]) from None
     except UnicodeDecodeError as error:
         raise InvalidInputError([Finding("$", f"bytes that are no UTF-8 at {error.start}", "UTF-8 text")]) from None
     except json.JSONDecodeError as error:

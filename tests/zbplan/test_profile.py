@@ -97,7 +97,6 @@ def test_required_field_is_never_substituted(name: str) -> None:
         ('{"stages": 4, "stages": 5}', "'stages' twice"),
         ("[" * 100_000, "nested too deep"),
         (b"\xff\xfe", "no UTF-8"),
-        (r'{"name": "\ud800"}', "half of a surrogate pair"),
         ("[1]", r"list \[1\]; needed a JSON object"),
         ('{"stages": ' + "9" * 5000 + "}", "more digits than can be read"),
     ],
