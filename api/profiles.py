@@ -7,6 +7,7 @@ import json
 import re
 
 from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from api.database import Database
 from api.documents import text_of
@@ -35,14 +36,14 @@ class Profiles:
         """Keep a profile, which is then the latest of its name."""
         document = text_of(profile)
         digest = hashlib.sha256(document).hexdigest()
-        with self._database.write() as connection:
-            known = select(ProfileRow.digest).where(ProfileRow.digest == digest)
-            if connection.execute(known).one_or_none() is None:
-                row = {"digest": digest, "name": _stored(profile.name), "posted_at": now(), "document": document}
+        row = {"digest": digest, "name": _stored(profile.name), "posted_at": now(), "document": document}
+        again = update(ProfileRow).where(ProfileRow.digest == digest).values(posted_at=row["posted_at"])
+        try:
+            with self._database.write() as connection:
                 connection.execute(insert(ProfileRow).values(row))
-            else:
-                again = update(ProfileRow).where(ProfileRow.digest == digest)
-                connection.execute(again.values(posted_at=now()))
+        except IntegrityError:
+            with self._database.write() as connection:
+                connection.execute(again)
         return PostedProfile(name=profile.name, digest=digest)
 
     def named(self, name: str) -> bytes | None:

@@ -1,11 +1,15 @@
-"""One service that tests with problems of their own share."""
+"""What tests share: one service, for problems of their own, and databases of both kinds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 
+from api.tables import Base
+from tests.api.postgresql import postgresql
 from tests.api.servers import Server, running
 
 
@@ -13,3 +17,21 @@ from tests.api.servers import Server, running
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("service"), max_body_bytes=200_000) as service:
         yield service
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    with postgresql() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'plans.sqlite3'}"
+    url: str = request.getfixturevalue("postgresql_url")
+    engine = create_engine(url)
+    Base.metadata.drop_all(engine)
+    engine.dispose()
+    return url

@@ -73,13 +73,13 @@ def test_long_poll_returns_when_the_client_has_an_older_representation(server: S
     assert server.get(path, Prefer="wait=30").json()["status"] == "done"
 
 
-def test_restart_loses_nothing(tmp_path: Path) -> None:
+def test_restart_loses_nothing(tmp_path: Path, database_url: str) -> None:
     asked = problem()
-    with running(tmp_path) as server:
+    with running(tmp_path, database_url=database_url) as server:
         first = server.post(asked, wait_s=30)
         by_id = server.get(f"/v1/plans/by-id/{first.json()['plan']['plan_id']}")
         assert server.stop() == 0
-    with running(tmp_path) as server:
+    with running(tmp_path, database_url=database_url) as server:
         again = server.post(asked)
         assert (again.status_code, again.content) == (200, first.content)
         assert server.get(f"/v1/plans/{first.json()['key']}").content == first.content

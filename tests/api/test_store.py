@@ -1,10 +1,9 @@
-"""The store, on a real database file."""
+"""The store, on real databases of both kinds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +22,8 @@ CRASHED = document("crashed", 500, "The solve crashed", "twice")
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'plans.sqlite3'}"
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    database = Database(url)
+def store(database_url: str) -> Iterator[Store]:
+    database = Database(database_url)
     database.create()
     yield Store(database)
     database.close()
@@ -91,9 +85,9 @@ def test_problem_comes_back_as_it_was(store: Store) -> None:
     assert store.start(new.key) == new
 
 
-def test_one_of_many_claims_wins(store: Store, url: str) -> None:
+def test_one_of_many_claims_wins(store: Store, database_url: str) -> None:
     new = added(store, asked())
-    others = [Database(url) for _ in range(4)]
+    others = [Database(database_url) for _ in range(4)]
     stores = [store, *map(Store, others)]
     with ThreadPoolExecutor(8) as crowd:
         claims = list(crowd.map(lambda at: stores[at % 5].start(new.key), range(20)))
@@ -230,9 +224,9 @@ def test_discarded_plan_is_gone_and_its_row_not_given_again(store: Store) -> Non
     assert job(store, new).status == "done"
 
 
-def test_everything_is_there_for_the_next_process(store: Store, url: str) -> None:
+def test_everything_is_there_for_the_next_process(store: Store, database_url: str) -> None:
     new = added(store, asked())
-    other = Database(url)
+    other = Database(database_url)
     other.create()
     assert Store(other).job(new.key) == job(store, new)
     other.close()
