@@ -35,6 +35,8 @@ def stage_checks(figures: Sequence[StageFigures], part: str = "stage") -> list[C
 
 def iteration_checks(busy_ms: float, step_ms: float, iteration_ms: float) -> Iterator[Check]:
     """Check a running job: the busiest device's ops against the step, and the step against the whole iteration."""
+    if step_ms <= 0:
+        return
     busy, outside = busy_ms / step_ms, max(0.0, 1 - step_ms / iteration_ms)
     yield Check(
         name="ops_in_step",

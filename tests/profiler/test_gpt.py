@@ -28,7 +28,7 @@ def test_bytes_are_those_of_table_1_without_dropout_and_attention_matrix(dtype: 
     profile = measure(gpt.staged_model(SIZE, 3, dtype=dtype), OPTIONS)
     one = SIZE.sequence * SIZE.microbatch_size * SIZE.hidden * dtype.itemsize
     blocks = 2
-    assert blocks * 16 * one <= profile.m_w_bytes[1] <= (blocks * 16 + 1) * one  # 32sbh in two-byte numbers
+    assert profile.m_w_bytes[1] == blocks * 16 * one  # 32sbh in two-byte numbers
     assert blocks * 16 * one <= profile.m_b_bytes[1] <= blocks * 17.5 * one
     assert profile.boundary_bytes == [one, one, 0]
 
@@ -38,6 +38,7 @@ def test_layers_of_one_kind_are_measured_once_and_sum_to_the_whole() -> None:
     whole = measure(gpt.staged_model(SIZE, 3), OPTIONS)
     assert summed.layers.m_b_bytes[1:5] == [summed.layers.m_b_bytes[1]] * 4
     assert summed.per_stage("m_b_bytes") == pytest.approx(whole.per_stage("m_b_bytes"), rel=0.03)
+    assert summed.per_stage("m_w_bytes") == whole.per_stage("m_w_bytes")
     assert summed.per_stage("m_static_bytes") == whole.per_stage("m_static_bytes")
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleInterleavedZeroBubble
 
 from profiler import MeasurementError, Recorder
 from profiler.ranks import all_ranks
@@ -138,3 +138,19 @@ def test_something_else_is_refused() -> None:
     with pytest.raises(MeasurementError, match=r"found a Linear; needed a schedule of torch\.distributed\.pipelining"):
         Recorder(nn.Linear(1, 1))
     assert not dist.is_initialized()
+
+
+@pytest.mark.usefixtures("alone")
+def test_torchs_own_split_is_profiled_as_native() -> None:
+    torch.manual_seed(0)
+    modules = [nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)]
+    stages = [PipelineStage(module, index, 2, torch.device("cpu")) for index, module in enumerate(modules)]
+    schedule = ScheduleInterleavedZeroBubble(stages, 2, loss_fn=loss)
+    recorder = Recorder(schedule, skip=1, keep=2)
+    for _ in range(3):
+        schedule.step(torch.ones(2, WIDTH), target=torch.zeros(2, WIDTH))
+    profile = recorder.profile()
+    assert profile.engine_mode == "native_split"
+    assert profile.statistics.t_w_ms.count == [4, 4]
+    assert profile.m_w_bytes[0] == profile.m_b_bytes[0] + ROW  # stage 0 leaves all to W and keeps the gradient
+    assert profile.environment["placement"] == [[0, 1]]
