@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from runtime_client import OpError, PlanSchedule, reference_step
 from runtime_client.lowering import Action
@@ -177,20 +177,20 @@ def test_a_loss_that_fails_is_named() -> None:
 
 
 class Watched(nn.Module):
-    """Keeps weak references to what its Linear works on."""
+    """Keeps weak references to the memory of what its Linear works on."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.linear = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.seen: list[weakref.ref[Tensor]] = []
+        self.seen: list[StorageWeakRef] = []
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.tanh(self.first(x))
-        self.seen.append(weakref.ref(hidden))
+        self.seen.append(StorageWeakRef(hidden.untyped_storage()))
         return self.linear(hidden)
 
     def alive(self) -> int:
-        return sum(seen() is not None for seen in self.seen)
+        return sum(not seen.expired() for seen in self.seen)
 
 
 def test_activations_live_until_w_and_those_of_bw_until_bw() -> None:
