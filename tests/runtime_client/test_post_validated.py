@@ -14,6 +14,7 @@ from torch import Tensor, nn, optim
 from runtime_client import reference_step
 from runtime_client.reference_optimizer import reference_optimizer_step
 from runtime_client.weights import master_weights
+from tests.runtime_client.post_validated_data_parallel_worker import KINDS
 from tests.runtime_client.post_validated_trials import RANKS, STEPS, Trial, trials
 from tests.runtime_client.processes import together, torchrun
 
@@ -166,14 +167,26 @@ def test_a_weight_tied_over_two_devices_is_counted_once(trained: list[Kept]) -> 
         assert kept[0]["norms"][step] ** 2 == pytest.approx(ours + middle + theirs - tied)
 
 
-def test_stages_sharded_by_fsdp_train_like_the_synchronous_step(tmp_path: Path) -> None:
-    for kept in run_ranks("post_validated_fsdp_worker", tmp_path):
-        found, needed = kept["post_validated"], kept["synchronous"]
+@pytest.fixture(scope="module")
+def data_parallel(tmp_path_factory: pytest.TempPathFactory) -> list[Kept]:
+    """Two stages on two ranks each, by each kind of data parallelism."""
+    return run_ranks("post_validated_data_parallel_worker", tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_data_parallel_stages_train_like_the_synchronous_step(data_parallel: list[Kept], kind: str) -> None:
+    for kept in data_parallel:
+        found, needed = kept[kind]["post_validated"], kept[kind]["synchronous"]
         assert found["apart"] >= STEPS // 2
         assert found["norms"] == needed["norms"]
-        for name, weight in needed["weights"].items():
-            torch.testing.assert_close(found["weights"][name], weight, rtol=1e-6, atol=0)
+        torch.testing.assert_close(found["weights"], needed["weights"], rtol=1e-6, atol=0)
         torch.testing.assert_close(found["losses"], needed["losses"], rtol=1e-6, atol=0)
+
+
+def test_replicas_and_shards_count_once_whatever_the_group(data_parallel: list[Kept]) -> None:
+    norms = [kept[kind][mode]["norms"] for kept in data_parallel for kind in KINDS for mode in kept[kind]]
+    for own in norms:
+        assert own == pytest.approx(norms[0], rel=1e-5)
 
 
 @pytest.mark.parametrize(
