@@ -18,8 +18,8 @@ from torch.distributed.tensor import DTensor
 from runtime_client.validation_errors import OptimizerUseError
 
 NO_STAGE = -1
-PIECE = 1 << 24
-"""How many elements are made float64 at once."""
+PIECE = 1 << 18
+"""How many elements are made float64 at once: few, so that they stay in a cache."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,11 @@ def _sum(gradient: Tensor, norm_type: float) -> Tensor:
     """Return the sum of |g|^p, or the largest |g|, as one float64 number on the gradient's device."""
     total = torch.zeros((), dtype=torch.float64, device=gradient.device)
     for piece in gradient.detach().flatten().split(PIECE) if gradient.numel() else ():
-        size = piece.double().abs()
-        total = torch.maximum(total, size.max()) if math.isinf(norm_type) else total + size.pow(norm_type).sum()
+        exact = piece.double()
+        if math.isinf(norm_type):
+            total = torch.maximum(total, exact.abs().max())
+        else:
+            total = total + (exact.square() if norm_type == 2 else exact.abs().pow(norm_type)).sum()
     return total
 
 

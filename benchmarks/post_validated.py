@@ -1,0 +1,89 @@
+"""What does it gain not to wait at the optimizer step? Post-validated against synchronous, measured against predicted.
+
+``python -m benchmarks.post_validated`` trains four ranks whose ops are sleeps of 50 to 75 ms, prints a row per claim
+and fails if one does not hold. Transfers, optimizer steps and validation are real. Needs a machine that does nothing
+else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.post_validated_worker import RANKS, WAYS
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One ratio, and between which it must lie."""
+
+    text: str
+    found: float
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        verdict = "ok  " if self.holds else "FAIL"
+        return f"{verdict} {self.text}: {self.found:.4f} (must be {self.least:.4f} to {self.most:.4f})"
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does."""
+        return self.least <= self.found <= self.most
+
+
+def run() -> list[dict[str, Any]]:
+    """Return what each rank found."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+        subprocess.run(
+            [*command, "-m", "benchmarks.post_validated_worker", folder],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            check=True,
+        )
+        return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+
+
+def iteration_ms(ranks: list[dict[str, Any]], way: str) -> float:
+    """Return the iteration of the slowest rank in the quickest round."""
+    rounds = zip(*(rank["rounds_ms"] for rank in ranks), strict=True)
+    return min(max(rank[way] for rank in own) for own in rounds)
+
+
+def claims(ranks: list[dict[str, Any]]) -> list[Claim]:
+    """Hold what was measured against what the plans predict."""
+    planned_ms, memory = ranks[0]["plan_ms"], ranks[0]["memory"]
+    measured_ms = {way: iteration_ms(ranks, way) for way in WAYS}
+    print("     planned, ms:", {name: round(planned, 1) for name, planned in planned_ms.items()})
+    print("     measured, ms:", {name: round(measured, 1) for name, measured in measured_ms.items()})
+    print("     kept and passing, of weights and moments:", {name: round(share, 4) for name, share in memory.items()})
+    post_ms, span_ms = measured_ms["post-validated"], planned_ms["post_validated"]
+    predicted = planned_ms["synchronous"] / span_ms
+    return [
+        Claim("post-validated iteration / the plan's span", post_ms / span_ms, 0.97, 1.03),
+        Claim("synchronous / post-validated", measured_ms["synchronous"] / post_ms, 0.97 * predicted, 1.03 * predicted),
+        Claim("post-validated / not validated by anybody", post_ms / measured_ms["not validated"], 0.0, 1.02),
+        Claim("kept of one copy of the weights and its moments", memory["torch.float32"], 0.0, 0.34),
+        Claim("kept of float32 masters and moments", memory["torch.bfloat16"], 0.0, 0.0),
+    ]
+
+
+def main() -> int:
+    """Print all claims; return 1 if one does not hold."""
+    made = claims(run())
+    for claim in made:
+        print(claim)
+    return int(not all(claim.holds for claim in made))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
