@@ -11,12 +11,20 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from runtime_client import reference_step
-from runtime_client.reference_optimizer import reference_optimizer_step
-from runtime_client.weights import master_weights
+from runtime_client import (
+    OptimizerUseError,
+    PlanSchedule,
+    PostValidatedOptimizer,
+    master_weights,
+    reference_optimizer_step,
+    reference_step,
+)
+from tests.runtime_client.models import batch, mean_loss, on_one_device, text_stages
+from tests.runtime_client.plans import plan_of, problem_of, random_plan
 from tests.runtime_client.post_validated_data_parallel_worker import KINDS
 from tests.runtime_client.post_validated_trials import RANKS, STEPS, Trial, trials
 from tests.runtime_client.processes import together, torchrun
+from zbplan.problem import Problem
 
 Kept = dict[str, dict[str, dict[str, Any]]]
 TRIALS = trials()
@@ -214,3 +222,68 @@ def test_a_rank_that_does_not_come_to_its_step_ends_the_others_in_time(tmp_path:
     for rank in (0, 2):
         assert re.search("ValidationError: rank .* [Tt]imed out", ranks[rank].output), ranks[rank].output
         assert "needed the state of all 3 ranks: look for the one that failed first" in ranks[rank].output
+
+
+def small(**options: Any) -> tuple[list[nn.Module], PlanSchedule, PostValidatedOptimizer]:
+    """Two stages of one device, whose own gradients are all there are: every step is right."""
+    stages = text_stages(2)
+    schedule = PlanSchedule(on_one_device(stages), random_plan([[0, 1]], 4, 0), mean_loss)
+    optimizer = optim.SGD(nn.ModuleList(stages).parameters(), lr=0.1)
+    return stages, schedule, PostValidatedOptimizer(optimizer, schedule, group=None, **options)
+
+
+def iterate(schedule: PlanSchedule) -> None:
+    tokens, target = batch(8)
+    schedule.step(tokens, target=target)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("planned", ["synchronous", "post_validated"])
+def test_the_mode_is_that_of_the_plan_unless_it_is_asked_for(planned: str) -> None:
+    asked = problem_of([[0, 1]], 4).canonical | {"optimizer": planned}
+    problem = Problem.parse(asked)
+    plan = plan_of(problem, random_plan([[0, 1]], 4, 0).orders())
+    stages = text_stages(2)
+    schedule = PlanSchedule(on_one_device(stages), plan, mean_loss)
+    for mode in (None, "synchronous", "post_validated"):
+        optimizer = optim.SGD(nn.ModuleList(stages).parameters(), lr=0.1)
+        assert PostValidatedOptimizer(optimizer, schedule, group=None, mode=mode).mode == (mode or planned)
+
+
+@pytest.mark.usefixtures("alone")
+def test_gradients_stay_until_the_step_is_validated_and_are_cleared_then() -> None:
+    stages, schedule, optimizer = small(mode="post_validated")
+    iterate(schedule)
+    optimizer.step()
+    kept = stages[0][0].weight.grad
+    optimizer.zero_grad()
+    assert stages[0][0].weight.grad is kept
+    optimizer.finalize()
+    assert stages[0][0].weight.grad is None
+
+
+@pytest.mark.usefixtures("alone")
+def test_gradients_that_others_have_cleared_end_the_next_iteration() -> None:
+    stages, schedule, optimizer = small(mode="post_validated")
+    iterate(schedule)
+    optimizer.step()
+    stages[0].zero_grad()
+    with pytest.raises(OptimizerUseError, match=r"clear them with zero_grad\(\) of the PostValidatedOptimizer"):
+        iterate(schedule)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_schedule_of_other_modules_is_refused() -> None:
+    _, _, optimizer = small()
+    _, other, _ = small()
+    with pytest.raises(
+        OptimizerUseError, match=r"found a schedule of stages \[0, 1\], or of other modules; needed the"
+    ):
+        optimizer.attach(other)
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_optimizer_of_other_weights_is_refused() -> None:
+    _, schedule, _ = small()
+    with pytest.raises(OptimizerUseError, match="that no stage of this rank has"):
+        PostValidatedOptimizer(optim.SGD(text_stages(2)[0].parameters(), lr=0.1), schedule, group=None)
