@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -34,6 +34,7 @@ from zbplan.profile import Profile
 ROOT = Path(__file__).parent.parent
 PROFILES = Path(__file__).parent / "profiles"
 STEPS = 40
+ROUNDS = 3
 TABLE_9 = {"T_F": 18.522, "T_B": 18.086, "T_W": 9.337, "T_comm": 0.601}
 """Milliseconds of the 1.5B model on 8 A100 with 24 microbatches."""
 
@@ -97,11 +98,12 @@ def layers() -> Iterator[Claim]:
     """Hold sums over layers, identical ones measured once, against stages measured as a whole."""
     alone_on_a_core(0)
     options = Options(splitter=split, steady=15, t_comm_ms=0.0, force=True)
-    summed = measure_layers(gpt.layered_model(BENCHMARK_GPT), 2, options)
-    whole = measure(gpt.staged_model(BENCHMARK_GPT, 2), options)
-    _keep("gpt-layers", summed)
+    layered, staged = gpt.layered_model(BENCHMARK_GPT), gpt.staged_model(BENCHMARK_GPT, 2)
+    rounds = [(measure_layers(layered, 2, options), measure(staged, options)) for _ in range(ROUNDS)]
+    summed, whole = zip(*rounds, strict=True)
+    _keep("gpt-layers", summed[-1])
     for name in ("t_f_ms", "t_b_ms", "t_w_ms", "m_b_bytes", "m_w_bytes", "m_static_bytes"):
-        pairs = zip(summed.per_stage(name), whole.per_stage(name), strict=True)
+        pairs = zip(_least(summed, name), _least(whole, name), strict=True)
         yield Claim(f"layers {name}, worst stage", max(abs(a / b - 1) for a, b in pairs), 0.03)
 
 
@@ -175,6 +177,11 @@ def _iteration(kind: str, found: dict[str, float], most: float) -> Claim:
     measured, predicted = found["measured_ms"], found["predicted_ms"]
     text = f"{kind} iteration, predicted {predicted:.1f} ms, measured {measured:.1f} ms"
     return Claim(text, abs(measured / predicted - 1), most)
+
+
+def _least(profiles: Sequence[Profile], name: str) -> list[float]:
+    """Return per stage the least of several measurements: what else a machine does only adds."""
+    return [min(column) for column in zip(*(profile.per_stage(name) for profile in profiles), strict=True)]
 
 
 def _worst(profile: Profile, name: str, right: float) -> float:

@@ -80,6 +80,8 @@ def iteration_ms(plan: Plan, trained: StagedModel, splitter: Splitter) -> float:
         slowest = torch.tensor((time.perf_counter() - start) * 1e3)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         steps_ms.append(slowest.item())
+    if rank == 0:
+        print("     steps, ms:", *(f"{step_ms:.0f}" for step_ms in steps_ms), flush=True)
     return median(steps_ms[SKIP:])
 
 
