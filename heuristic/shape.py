@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from zbplan.errors import MethodError
 from zbplan.instance import Instance
+from zbplan.placement import Placement, interleaved, v_shape
 
 
 def one_stage_per_device(instance: Instance, method: str) -> None:
@@ -21,35 +24,22 @@ def one_stage_per_device(instance: Instance, method: str) -> None:
 
 
 def v_shaped(instance: Instance, method: str) -> None:
-    """Refuse a placement that is not a V: device d of p holds stages d and 2p - 1 - d.
-
-    Raises
-    ------
-    MethodError
-        Naming the first device that holds other stages.
-    """
-    for device, stages in enumerate(instance.stages_of):
-        needed = (device, 2 * instance.devices - 1 - device)
-        if stages != needed:
-            found = f"device {device} holds {_listed(stages)}, not {_listed(needed)}"
-            raise MethodError(method, f"is defined for the V placement; {found}")
+    """Refuse a placement that is not a V; raises ``MethodError``, naming the first device that holds other stages."""
+    _require(instance, method, v_shape(instance.devices), "V")
 
 
 def dealt_in_turn(instance: Instance, method: str) -> None:
-    """Refuse a placement that is not interleaved: two or more stages per device, dealt round robin.
-
-    Raises
-    ------
-    MethodError
-        Naming the first device that holds other stages.
-    """
+    """Refuse a placement that is not interleaved; raises ``MethodError`` as ``v_shaped`` does."""
     chunks = max(2, instance.stages // instance.devices)
-    for device, stages in enumerate(instance.stages_of):
-        needed = tuple(range(device, instance.devices * chunks, instance.devices))
-        if stages != needed:
+    _require(instance, method, interleaved(instance.devices, chunks), "interleaved")
+
+
+def _require(instance: Instance, method: str, placement: Placement, name: str) -> None:
+    for device, (stages, needed) in enumerate(zip(instance.stages_of, placement, strict=True)):
+        if list(stages) != needed:
             found = f"device {device} holds {_listed(stages)}, not {_listed(needed)}"
-            raise MethodError(method, f"is defined for the interleaved placement; {found}")
+            raise MethodError(method, f"is defined for the {name} placement; {found}")
 
 
-def _listed(stages: tuple[int, ...]) -> str:
+def _listed(stages: Sequence[int]) -> str:
     return f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"
