@@ -31,7 +31,6 @@ class Event(Protocol):
 
     def is_set(self) -> bool:
         """Return whether to stop."""
-        ...
 
 
 @dataclass
@@ -197,4 +196,3 @@ class Part(Protocol):
 
     def __call__(self, search: Search, lane: Lane) -> None:
         """Offer plans and bounds for a lane while ``search.goes_on(lane)`` and something is left to do."""
-        ...
