@@ -26,5 +26,10 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: .venv/installed
+	$(BIN)/python -m benchmarks.runtime_store
+	$(BIN)/python -m benchmarks.post_validated
+	$(BIN)/python -m benchmarks.profiling
+
 clean:
 	rm -rf .venv build dist *.egg-info

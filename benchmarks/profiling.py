@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -21,6 +20,7 @@ from time import perf_counter_ns
 import torch
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
+from benchmarks.claim import Claim
 from benchmarks.profiling_worker import BENCHMARK_GPT, EMULATED_FACTOR, alone_on_a_core
 from profiler import Options, gpt, measure, measure_layers
 from profiler.clock import HostClock
@@ -37,24 +37,6 @@ STEPS = 40
 ROUNDS = 3
 TABLE_9 = {"T_F": 18.522, "T_B": 18.086, "T_W": 9.337, "T_comm": 0.601}
 """Milliseconds of the 1.5B model on 8 A100 with 24 microbatches."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One number with the most that it may be."""
-
-    text: str
-    found: float
-    most: float
-
-    def __str__(self) -> str:
-        verdict = "ok  " if self.holds else "FAIL"
-        return f"{verdict} {self.text}: {self.found:.2%} (at most {self.most:.0%})"
-
-    @property
-    def holds(self) -> bool:
-        """Whether the number is small enough."""
-        return self.found <= self.most
 
 
 def emulated() -> Iterator[Claim]:
