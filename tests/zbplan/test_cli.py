@@ -406,10 +406,16 @@ def test_bad_usage_has_status_2(arguments: tuple[str, ...]) -> None:
 # Where things end early
 
 
+def heed_interrupts() -> None:
+    """Start as from a terminal: a shell that runs the tests in the background lets them ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
     pipe = tmp_path / "plan.json"
     os.mkfifo(pipe)
-    process = subprocess.Popen([COMMAND, "validate", pipe], stderr=subprocess.PIPE, text=True)
+    command = [COMMAND, "validate", pipe]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
     with process, pipe.open("w"):  # opens once the command reads from it
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
