@@ -13,7 +13,7 @@ from solver.device_ops import DeviceOps
 from solver.least import Least
 from solver.process import External
 from solver.search import Lane, Part, Search
-from solver.single_device import single_device_span
+from solver.single_device import single_device_bound
 from solver.wave_search import WaveSearch
 from zbplan.instance import Instance
 
@@ -48,10 +48,7 @@ def single_devices(search: Search, lane: Lane) -> None:
     windows = windows_of(least)
     with search.running("single_devices"), search.allotted(0.3):
         for device in sorted(range(instance.devices), key=lambda at: -windows[at].span):
-            head = 0 if instance.post_validated else windows[device].head
-            ticks = head + single_device_span(
-                least, device, target=lane.ticks - head, stop=lambda: not search.goes_on(lane)
-            )
+            ticks = single_device_bound(least, device, target=lane.ticks, stop=lambda: not search.goes_on(lane))
             reason = f"device {device} alone cannot run its ops faster within its memory"
             search.raise_bound(lane, LowerBound(ticks, reason), "single_devices")
             if not search.goes_on(lane):
@@ -70,6 +67,19 @@ def cp_sat(search: Search, lane: Lane) -> None:
         _start(External("cp_sat"), search, lane)
 
 
+def ilp_highs(search: Search, lane: Lane) -> None:
+    """Solve Appendix G's program with HiGHS, in a process, in half of the time: it finds and proves most."""
+    if open_pairs(lane.instance) <= MOST_PAIRS:
+        with search.allotted(0.5):
+            _start(External("ilp_highs"), search, lane)
+
+
+def ilp_cbc(search: Search, lane: Lane) -> None:
+    """Solve Appendix G's program with CBC, in a process."""
+    if open_pairs(lane.instance) <= MOST_PAIRS:
+        _start(External("ilp_cbc"), search, lane)
+
+
 def _start(part: Part, search: Search, lane: Lane) -> None:
     if search.remaining_s >= LEAST_PROCESS_S:
         part(search, lane)
@@ -85,5 +95,6 @@ def open_pairs(instance: Instance) -> int:
 PARTS: dict[str, tuple[Part, ...]] = {
     "auto": (waves, single_devices, policies, cp_sat),
     "cp_sat": (cp_sat,),
+    "ilp": (ilp_highs, ilp_cbc),
 }
 """What runs for each method; constructive plans and analytic bounds are there before."""

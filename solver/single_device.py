@@ -9,6 +9,10 @@ op starts as soon as the device is free and its microbatch is back, for waiting 
 
 Microbatches do not come back closer together than the slowest op elsewhere lets them pass, F or backward.
 
+What a schedule of the device means for the whole: counted from the device's first op, which is at least ``head``
+after some F on stage 0, the device's own end, and ``tail`` after its last step, when stage 0 is done with that
+microbatch. The same schedule has to meet both.
+
 States with the same counts are kept apart up to a ``width`` and then merged, which takes the earliest of all their
 times: that adds paths and removes none, so the least end over all paths stays a lower bound, exact where nothing was
 merged (a relaxed decision diagram). States whose time and work left exceed a known plan are dropped.
@@ -39,6 +43,8 @@ class Steps:
         Least ticks from the end of a step to the start of the next, and between two microbatches coming back.
     after : int64[weights]
         The step that lets each W run.
+    head, tail
+        Least ticks from the first F on stage 0 to the first step, and from the last step until stage 0 is done.
     """
 
     duration: IntArray
@@ -49,6 +55,8 @@ class Steps:
     after: IntArray
     room: int
     microbatches: int
+    head: int
+    tail: int
 
     @property
     def count(self) -> int:
@@ -77,6 +85,8 @@ def steps_of(least: Least, device: int) -> Steps:
         after=np.array([len(stages) + back.index(stage) for stage in split], dtype=np.int64),
         room=int(instance.room[device]) - int(instance.peak[stages].min()),
         microbatches=instance.microbatches,
+        head=int(least.head[stages[0], 0]),
+        tail=int(least.tail[stages[0], 0]),
     )
 
 
@@ -105,14 +115,21 @@ class _States:
         When the device is free.
     back : int64[n, steps - 1, queue]
         When the microbatches under way between two steps are back, soonest first; ``time`` where there is none.
+    home : int64[n]
+        When stage 0 is done, once the last step has run for the last microbatch; 0 before.
     """
 
     done: IntArray
     time: IntArray
     back: IntArray
+    home: IntArray
 
     def pick(self, rows: IntArray | BoolArray) -> _States:
-        return _States(self.done[rows], self.time[rows], self.back[rows])
+        return _States(*(column[rows] for column in self.columns))
+
+    @property
+    def columns(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        return self.done, self.time, self.back, self.home
 
 
 class SingleDevice:
@@ -120,16 +137,21 @@ class SingleDevice:
 
     Parameters
     ----------
+    post_validated
+        Which objective.
     target
-        Ticks of a known plan: schedules of the device that take longer are of no interest.
+        Ticks of a known plan: longer schedules are of no interest.
     width
         States with the same counts that are kept apart.
     stop
         Asked now and then whether to give up.
     """
 
-    def __init__(self, steps: Steps, *, target: int, width: int, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self, steps: Steps, *, post_validated: bool, target: int, width: int, stop: Callable[[], bool]
+    ) -> None:
         self.steps = steps
+        self.post_validated = post_validated
         self.target = target
         self.width = width
         self.stop = stop
@@ -141,13 +163,14 @@ class SingleDevice:
         return ops.equal_microbatches and not ops.choice.any()
 
     def bound(self) -> int:
-        """Return ticks below which the device's span cannot be, the target at most; 0 if stopped."""
+        """Return ticks below which the objective cannot be, the target at most; 0 if stopped."""
         steps = self.steps
         queue = min(steps.microbatches, steps.room // max(1, int(steps.hold[0])) + 1)
         states = _States(
             np.zeros((1, len(steps.duration)), dtype=np.int64),
             np.zeros(1, dtype=np.int64),
             np.zeros((1, steps.count - 1, queue), dtype=np.int64),
+            np.zeros(1, dtype=np.int64),
         )
         for _ in range(steps.microbatches * len(steps.duration)):
             if self.stop():
@@ -155,7 +178,7 @@ class SingleDevice:
             states = self._merge(self._promising(self._expand(states)))
             if not len(states.time):
                 return self.target
-        return min(self.target, int(states.time.min()))
+        return min(self.target, int(self._objective(states.time, states.home).min()))
 
     def _expand(self, states: _States) -> _States:
         live = states.done @ self.steps.keep
@@ -163,7 +186,7 @@ class SingleDevice:
             self._after(states.pick(self._may_run(states, live, op)), op) for op in range(len(self.steps.duration))
         ]
         return _States(
-            *(np.concatenate(columns) for columns in zip(*((p.done, p.time, p.back) for p in parts), strict=True))
+            *(np.concatenate(columns) for columns in zip(*(states.columns for states in parts), strict=True))
         )
 
     def _may_run(self, states: _States, live: IntArray, op: int) -> BoolArray:
@@ -188,24 +211,34 @@ class SingleDevice:
             ahead = np.where(waiting > 0, back[rows, op, waiting - 1] + steps.spacing[op], 0)
             back[rows, op, waiting] = np.maximum(time + steps.lag[op], ahead)
         done[:, op] += 1
-        return _States(done, time, np.maximum(back, time[:, None, None]))
+        last = op == steps.count - 1
+        home = np.where(last & (done[:, op] == steps.microbatches), time + steps.tail, states.home)
+        return _States(done, time, np.maximum(back, time[:, None, None]), home)
 
     def _promising(self, states: _States) -> _States:
-        """Drop states that cannot end by the target: too much work left, or the last one under way comes too late."""
+        """Drop states that cannot meet the target: too much work left, or one under way comes too late."""
         steps = self.steps
-        end = states.time + (steps.microbatches - states.done) @ steps.duration
-        rest = np.concatenate(
-            [np.cumsum((steps.duration[1 : steps.count] + np.append(steps.lag[1:], 0))[::-1])[::-1], [0]]
-        )
-        rows = np.arange(len(end))
+        left = (steps.microbatches - states.done) * steps.duration
+        last_step = states.time + left[:, : steps.count].sum(axis=1)
+        rest = np.append(np.cumsum((steps.duration[1 : steps.count] + np.append(steps.lag[1:], 0))[::-1])[::-1], 0)
+        rows = np.arange(len(last_step))
         for gap in range(steps.count - 1):
             waiting = states.done[:, gap] - states.done[:, gap + 1]
-            last = states.back[rows, gap, np.maximum(waiting, 1) - 1]
-            end = np.maximum(end, np.where(waiting > 0, last + rest[gap], 0))
+            back = states.back[rows, gap, np.maximum(waiting, 1) - 1]
+            last_step = np.maximum(last_step, np.where(waiting > 0, back + rest[gap], 0))
         to_enter = steps.microbatches - states.done[:, 0]
         entered = states.time + to_enter * steps.duration[0] + steps.lag[0] + rest[0]
-        end = np.maximum(end, np.where(to_enter > 0, entered, 0))
-        return states.pick(end <= self.target)
+        last_step = np.maximum(last_step, np.where(to_enter > 0, entered, 0))
+        open_ended = states.done[:, steps.count - 1] < steps.microbatches
+        home = np.where(open_ended, last_step + steps.tail, states.home)
+        own = np.maximum(states.time + left.sum(axis=1), np.where(open_ended, last_step, 0))
+        return states.pick(self._objective(own, home) <= self.target)
+
+    def _objective(self, own: IntArray, home: IntArray) -> IntArray:
+        """Return the least objective, given when the device and when stage 0 are done, from the device's first op."""
+        steps = self.steps
+        objective: IntArray = np.maximum(own + (0 if self.post_validated else steps.head), home + steps.head)
+        return objective
 
     def _merge(self, states: _States) -> _States:
         """Keep at most ``width`` states of the same counts: drop dominated ones, and merge the last ones."""
@@ -220,7 +253,8 @@ class SingleDevice:
             leader = np.flatnonzero(first)[np.cumsum(first) - 1] + rank
             same = (leader < len(key)) & (key[np.minimum(leader, len(key) - 1)] == key)
             leader = np.where(same, np.minimum(leader, len(key) - 1), np.arange(len(key)))
-            worse = (np.arange(len(key)) > leader) & same & (states.back >= states.back[leader]).all(axis=(1, 2))
+            later = (states.back >= states.back[leader]).all(axis=(1, 2)) & (states.home >= states.home[leader])
+            worse = (np.arange(len(key)) > leader) & same & later
             alive = ~worse
             states, key = states.pick(alive), key[alive]
         return self._squeezed(states, key)
@@ -233,13 +267,14 @@ class SingleDevice:
             states.done[starts],
             np.minimum.reduceat(states.time, starts),
             np.minimum.reduceat(states.back, starts, axis=0),
+            np.minimum.reduceat(states.home, starts),
         )
 
 
-def single_device_span(
+def single_device_bound(
     least: Least, device: int, *, target: int, width: int = 8, stop: Callable[[], bool] = lambda: False
 ) -> int:
-    """Return the least span of a device by itself, as far as ``width`` lets the search see; 0 where it does not apply.
+    """Return ticks below which the objective cannot be, by what one device can do; 0 where this does not apply.
 
     Parameters
     ----------
@@ -254,4 +289,5 @@ def single_device_span(
     steps = steps_of(least, device)
     if (steps.microbatches + 1) ** len(steps.duration) >= 1 << 62:
         return 0
-    return SingleDevice(steps, target=target, width=width, stop=stop).bound()
+    search = SingleDevice(steps, post_validated=instance.post_validated, target=target, width=width, stop=stop)
+    return search.bound()

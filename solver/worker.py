@@ -96,6 +96,26 @@ def cp_sat(job: Job, report: Reporter) -> str:
     return outcome.status.lower()
 
 
+def ilp_highs(job: Job, report: Reporter) -> str:
+    """Solve Appendix G's program with HiGHS."""
+    return _ilp(job, report, "highs")
+
+
+def ilp_cbc(job: Job, report: Reporter) -> str:
+    """Solve Appendix G's program with CBC."""
+    return _ilp(job, report, "cbc")
+
+
+def _ilp(job: Job, report: Reporter, solver: str) -> str:
+    from solver.ilp import solve_ilp
+
+    outcome = solve_ilp(job.instance, job.incumbent, bound=job.bound, time_limit_s=job.remaining_s, solver=solver)
+    report.bound(outcome.bound, f"the integer linear program leaves nothing below, says {solver}")
+    if outcome.orders is not None:
+        report.orders(outcome.orders)
+    return outcome.status.lower()
+
+
 def policies(job: Job, report: Reporter) -> str:
     """Search for better policies of the list scheduler."""
     from heuristic import THOROUGH, improvements
@@ -105,7 +125,12 @@ def policies(job: Job, report: Reporter) -> str:
     return "done"
 
 
-PARTS: dict[str, Callable[[Job, Reporter], str]] = {"cp_sat": cp_sat, "policies": policies}
+PARTS: dict[str, Callable[[Job, Reporter], str]] = {
+    "cp_sat": cp_sat,
+    "ilp_highs": ilp_highs,
+    "ilp_cbc": ilp_cbc,
+    "policies": policies,
+}
 
 
 def main() -> None:
