@@ -43,6 +43,10 @@ class TransferShapeError(ZbplanError):
         )
 
 
+class TraceError(ZbplanError):
+    """The steps that the ranks noted cannot be put together."""
+
+
 class OpError(ZbplanError):
     """An op of the plan failed on this rank.
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
-from torch.nn.parallel import DistributedDataParallel
 
+from runtime_client.preflight import refusals
 from zbplan.plan import Plan
 
 ENGINE_MODES = ("weight_grad_store", "fused")
@@ -17,16 +20,7 @@ ENGINE_MODES = ("weight_grad_store", "fused")
 
 def job_findings(stages: Sequence[PipelineStage], plan: Plan, microbatches: int | None) -> list[str]:
     """Return what does not fit between a plan and this rank's part of the job, one sentence each."""
-    return [*_stage_findings(stages), *_shape_findings(stages, plan, microbatches)]
-
-
-def _stage_findings(stages: Sequence[PipelineStage]) -> Iterator[str]:
-    for stage in stages:
-        if isinstance(stage.submod, DistributedDataParallel):
-            yield (
-                f"stage {stage.stage_index} is wrapped in DistributedDataParallel, which averages gradients before W "
-                "has run; needed the bare module, with FSDP2 or an all-reduce after the step"
-            )
+    return [*refusals(stages), *_shape_findings(stages, plan, microbatches)]
 
 
 def _shape_findings(stages: Sequence[PipelineStage], plan: Plan, microbatches: int | None) -> Iterator[str]:
@@ -47,6 +41,22 @@ def _shape_findings(stages: Sequence[PipelineStage], plan: Plan, microbatches: i
         yield f"found a plan for engine mode {requires.engine_mode!r}; needed one of {', '.join(ENGINE_MODES)}"
 
 
+def reduction_findings(
+    stages: Sequence[PipelineStage], group: dist.ProcessGroup | None, overlap_grad_reduce: bool
+) -> list[str]:
+    """Return what keeps gradients from being averaged once."""
+    findings = []
+    if overlap_grad_reduce and group is None:
+        findings.append("found overlap_grad_reduce without a group to reduce over; needed data_parallel_group")
+    sharded = [stage.stage_index for stage in stages if isinstance(stage.submod, FSDPModule)]
+    if group is not None and sharded:
+        findings.append(
+            f"found data_parallel_group with stages {sharded} under fully_shard, which averages on its own; needed "
+            "one of both"
+        )
+    return findings
+
+
 def batch_findings(values: Mapping[str, Any], microbatches: int) -> list[str]:
     """Return what keeps the tensors of a step from being cut in equal microbatches along their first dimension."""
     return [
@@ -54,3 +64,25 @@ def batch_findings(values: Mapping[str, Any], microbatches: int) -> list[str]:
         for name, value in values.items()
         if isinstance(value, Tensor) and value.dim() and (len(value) % microbatches or not len(value))
     ]
+
+
+Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def signature_of(values: Mapping[str, Any]) -> Signature:
+    """Return shape and type of each tensor of a step."""
+    return {name: (tuple(value.shape), value.dtype) for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def signature_findings(found: Signature, needed: Signature) -> list[str]:
+    """Return what is not as in the first step, after whose shapes the buffers of all ranks were made."""
+    return [
+        f"found {name} of {_shape(found.get(name))}; needed {_shape(needed.get(name))}, as in the first step: "
+        "pad to a fixed shape, or build a new PlanSchedule for the new one"
+        for name in sorted(found.keys() | needed.keys())
+        if found.get(name) != needed.get(name)
+    ]
+
+
+def _shape(entry: tuple[tuple[int, ...], torch.dtype] | None) -> str:
+    return "no tensor" if entry is None else f"shape {list(entry[0])} and {entry[1]}"

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.utils import _pytree
 
 from runtime_client.agreement import agree
 from runtime_client.engine import PlanEngine
-from runtime_client.errors import JobMismatchError
-from runtime_client.job import batch_findings, job_findings
+from runtime_client.errors import JobMismatchError, TraceError
+from runtime_client.job import (
+    Signature,
+    batch_findings,
+    job_findings,
+    reduction_findings,
+    signature_findings,
+    signature_of,
+)
 from runtime_client.lowering import Action, lower
+from runtime_client.split_backward import SplitBackward
 from runtime_client.step_guard import StepGuard
+from runtime_client.tracing import Tracer
 from runtime_client.transfers import check_transfers
-from runtime_client.weight_grad_store import WeightGradStore
 from zbplan.plan import Plan
+from zbplan.trace import Trace
 from zbplan.validate import check
 
 
@@ -40,6 +50,19 @@ class PlanSchedule:
         a sum: gradients add up. Gradients that are there before a step stay and are added to, unscaled.
     microbatches
         What the job expects; refused if the plan has another number. None takes the plan's.
+    data_parallel_group
+        The ranks that hold the same stages and train on other data: ``step`` leaves the average of their gradients.
+        Not for stages under FSDP2, which average on their own, right behind their last op.
+    overlap_grad_reduce
+        True starts to average each parameter as soon as its gradient is final, and runs the W behind the last other
+        op of this rank parameter by parameter, so that most are final early (paper, Appendix A). Sums keep their bits.
+    trace
+        True notes when each op really runs, for ``trace()``.
+
+    Warns
+    -----
+    UnsplitStageWarning, WeightsInBWarning
+        If a stage runs more in B than the plan expects: right, but slower.
 
     Raises
     ------
@@ -59,9 +82,14 @@ class PlanSchedule:
         *,
         scale_grads: bool = True,
         microbatches: int | None = None,
+        data_parallel_group: dist.ProcessGroup | None = None,
+        overlap_grad_reduce: bool = False,
+        trace: bool = False,
     ) -> None:
         held = [stages] if isinstance(stages, PipelineStage) else sorted(stages, key=lambda stage: stage.stage_index)
-        agree(plan.to_json().encode(), job_findings(held, plan, microbatches), group=held[0].group)
+        findings = job_findings(held, plan, microbatches)
+        findings += reduction_findings(held, data_parallel_group, overlap_grad_reduce)
+        agree(plan.to_json().encode(), findings, group=held[0].group)
         actions, forward_actions = lower(check(plan)), lower(plan, forward_only=True)
         for listed in (actions, forward_actions):
             check_transfers(listed, plan.placement)
@@ -69,8 +97,10 @@ class PlanSchedule:
         self.stages = tuple(held)
         self.guard = StepGuard()
         self._loss_fn = loss_fn
-        self._store = WeightGradStore()
-        self._split_backward(held, actions[held[0].group_rank])
+        ops = [action for action in actions[held[0].group_rank] if not action.is_transfer]
+        self._backward = SplitBackward(held, ops, data_parallel_group, overlap_grad_reduce)
+        self._tracer = Tracer(held[0].device) if trace else None
+        self._signature: Signature = {}
         self._holds_last = held[-1].is_last
         self._engine = PlanEngine(
             held,
@@ -108,7 +138,8 @@ class PlanSchedule:
         Raises
         ------
         JobMismatchError
-            If a tensor cannot be cut in equal microbatches, or the target is missing.
+            If a tensor cannot be cut in equal microbatches or has another shape than in the first step, or the target
+            is missing.
         OpError
             Naming rank, op and microbatch of an op that failed.
         StepError
@@ -118,8 +149,13 @@ class PlanSchedule:
         self._check_batch(batch, needs_target=True)
 
         def attempt() -> Any:
-            self._store.discard()
-            return self._engine.step(*args, target=target, losses=losses, return_outputs=return_outputs, **kwargs)
+            self._backward.forget()
+            with self._traced_step(args):
+                outputs = self._engine.step(
+                    *args, target=target, losses=losses, return_outputs=return_outputs, **kwargs
+                )
+                self._backward.finish()
+            return outputs
 
         return self.guard.run(attempt, batch)
 
@@ -139,20 +175,31 @@ class PlanSchedule:
         with torch.no_grad():
             return self._engine.eval(*args, target=target, losses=losses, return_outputs=return_outputs, **kwargs)
 
+    def trace(self) -> Trace:
+        """Return the latest steps (up to 32) since the last call, of all ranks: every rank of the group must call.
+
+        Raises
+        ------
+        TraceError
+            If this schedule was not made with ``trace=True``, or has run no step since.
+        """
+        if self._tracer is None:
+            raise TraceError("found a PlanSchedule that notes nothing; needed one made with trace=True")
+        return self._tracer.collect(self.plan, self.stages[0].group)
+
+    def _traced_step(self, args: tuple[Any, ...]) -> AbstractContextManager[None]:
+        tracer = None if self.guard.void else self._tracer
+        return nullcontext() if tracer is None else tracer.step(args[0] if args else None)
+
     def _check_batch(self, values: dict[str, Any], *, needs_target: bool = False) -> None:
         findings = batch_findings(values, self.plan.requires.microbatches)
         if needs_target and self._holds_last and values["target"] is None:
             findings.append("found no target; needed one on the rank that holds the last stage")
+        signature = signature_of({name: value for name, value in values.items() if name != "target"})
+        findings += signature_findings(signature, self._signature or signature)
         if findings:
             raise JobMismatchError(findings)
-
-    def _split_backward(self, stages: list[PipelineStage], actions: list[Action]) -> None:
-        split = {action.stage for action in actions if action.kind == "W"}
-        for stage in stages:
-            owner = getattr(stage.dw_builder, "__self__", None)
-            if stage.stage_index in split and (stage.dw_builder is None or isinstance(owner, WeightGradStore)):
-                self._store.attach(stage.submod)
-                stage.dw_builder = self._store.take
+        self._signature = signature
 
     def _loss(self, output: Any, target: Any, **kwargs: Any) -> Tensor:
         return _any_loss(output) if self.guard.void else self._loss_fn(output, target, **kwargs)
@@ -160,7 +207,9 @@ class PlanSchedule:
     @contextmanager
     def _around(self, action: Action) -> Iterator[None]:
         self.guard.before(action)
-        with self._store.recording(action.kind == "B"):
+        tracer = None if self.guard.void else self._tracer
+        noting = nullcontext() if tracer is None else tracer.during(action)
+        with noting, nullcontext() if action.is_transfer else self._backward.during(action):
             yield
 
 

@@ -34,15 +34,20 @@ class Use(NamedTuple):
     x: Tensor
     out_first: bool
 
-    def weight_gradient(self) -> Tensor:
-        """Return dW."""
-        gradient = self.dy.t().mm(self.x) if self.out_first else self.x.t().mm(self.dy)
-        return gradient if gradient.dtype is self.weight.dtype else gradient.to(self.weight.dtype)
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters that take part."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
-    def bias_gradient(self, bias: nn.Parameter) -> Tensor:
-        """Return db."""
-        gradient = self.dy.sum(0)
-        return gradient if gradient.dtype is bias.dtype else gradient.to(bias.dtype)
+    def gradient(self, parameter: nn.Parameter) -> Tensor:
+        """Return dW or db."""
+        weight, _, dy, x, out_first = self
+        if parameter is not weight:
+            gradient = dy.sum(0)
+        elif out_first:
+            gradient = dy.t().mm(x)
+        else:
+            gradient = x.t().mm(dy)
+        return gradient if gradient.dtype is parameter.dtype else gradient.to(parameter.dtype)
 
 
 class WeightGradStore:
@@ -90,41 +95,44 @@ def run_uses(uses: list[Use]) -> None:
     The list is emptied.
     """
     with torch.no_grad():
-        for use in _without_repeated(uses):
-            _add(use.weight, use.weight_gradient())
-            if use.bias is not None:
-                _add(use.bias, use.bias_gradient(use.bias))
+        if _repeat(uses):
+            _run_summed(uses)
+        while uses:
+            use = uses.pop()
+            weight, bias = use.weight, use.bias
+            add_gradient(weight, use.gradient(weight))
+            if bias is not None:
+                add_gradient(bias, use.gradient(bias))
 
 
-def _without_repeated(uses: list[Use]) -> Iterator[Use]:
-    """Yield the uses of parameters that are used once, from the last one on; run those of all others first."""
-    parameters = [id(parameter) for use in uses for parameter in (use.weight, use.bias) if parameter is not None]
-    if len(set(parameters)) < len(parameters):
-        _run_summed(uses)
-    while uses:
-        yield uses.pop()
+def _repeat(uses: list[Use]) -> bool:
+    """Tell whether a parameter is used more than once."""
+    weights = {id(use.weight) for use in uses}
+    biases = [id(use.bias) for use in uses if use.bias is not None]
+    return len(weights) < len(uses) or len(set(biases)) < len(biases)
 
 
 def _run_summed(uses: list[Use]) -> None:
     totals: dict[nn.Parameter, Tensor] = {}
     for use in uses:
-        parts = [(use.weight, use.weight_gradient())]
-        parts += [] if use.bias is None else [(use.bias, use.bias_gradient(use.bias))]
-        for parameter, gradient in parts:
+        for parameter in use.parameters():
+            gradient = use.gradient(parameter)
             if parameter in totals:
                 totals[parameter] += gradient
             else:
                 totals[parameter] = gradient
     uses.clear()
     for parameter, total in totals.items():
-        _add(parameter, total)
+        add_gradient(parameter, total)
 
 
-def _add(parameter: nn.Parameter, gradient: Tensor) -> None:
-    if parameter.grad is None:
+def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
+    """Accumulate a gradient that nobody else holds."""
+    before = parameter.grad
+    if before is None:
         parameter.grad = gradient
     else:
-        parameter.grad.add_(gradient)
+        before.add_(gradient)
 
 
 def split(module: nn.Module) -> Callable[[], Callable[[], None]]:
@@ -217,6 +225,7 @@ class _DeferredLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        x = x.detach()  # else the queue holds the graph, and that the stage's input, until W
         needs_dx, _, needs_db, _, _ = ctx.needs_input_grad
         dx = None
         if needs_dx:
@@ -226,8 +235,12 @@ class _DeferredLinear(torch.autograd.Function):
             dy, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
         use = Use(ctx.weight, ctx.bias if needs_db else None, dy, x, ctx.out_first)
         if not ctx.store.is_recording:
-            return dx, use.weight_gradient(), use.bias_gradient(ctx.bias) if needs_db else None, None, None
+            return dx, use.gradient(use.weight), use.gradient(use.bias) if needs_db else None, None, None
         if torch.is_grad_enabled():
             raise RuntimeError("found a backward through a backward; needed one without create_graph: W has no graph")
-        ctx.store.put(use._replace(x=use.x.detach()))  # else it holds the graph, and that the stage's input, until W
+        ctx.store.put(use)
         return dx, None, None, None, None
+
+
+STORE_NODE = _DeferredLinear._backward_cls
+"""The class of this module's nodes in a graph."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -38,6 +39,7 @@ def train(case: Case) -> dict[str, Any]:
 
 
 def main() -> None:
+    faulthandler.dump_traceback_later(120, exit=True)  # a rank that hangs says where
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     kept = {name: train(case) for name, case in cases(dist.get_world_size()).items()}
