@@ -33,12 +33,21 @@ FROZEN = {
     "compare": ["PROBLEM.json", "--json"],
     "serve": ["--host", "--port", "--database-url"],
     "profile": [],
+    "estimate": [],
     "fetch": ["URL", "KEY", "--output -o", "--timeout-s"],
 }
-PROFILE_OPTIONS = """
+DELEGATED = {
+    "profile": """
 --stages --layers --placement --engine-mode --splitter --unsplit --device --tensor-parallel --warmup --samples --turns
 --t-comm-ms --force --name --output --json --post --post-timeout-s
-"""
+""",
+    "estimate": """
+--blocks --hidden --heads --sequence --microbatch-size --vocabulary --stages --tensor-parallel --flash-attention
+--device --peak-tflops --memory-gb-per-s --link-gb-per-s --link-latency-ms --efficiency --name --output --json --post
+--post-timeout-s
+""",
+}
+"""The options of the commands with a command line of their own."""
 
 
 def zbplan(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -83,14 +92,27 @@ def test_commands_and_options_are_frozen() -> None:
     assert found == FROZEN
 
 
-def test_options_of_the_profiler_are_frozen() -> None:
-    done = zbplan("profile", "--help")
+@pytest.mark.parametrize("command", DELEGATED)
+def test_options_and_examples_of_commands_with_their_own_line_are_frozen(command: str) -> None:
+    done = zbplan(command, "--help")
     assert done.returncode == 0
-    assert re.findall(r"^  (?:-h, )?(--[\w-]+)", done.stdout, re.MULTILINE) == ["--help", *PROFILE_OPTIONS.split()]
-    assert "torchrun --standalone" in done.stdout
+    assert re.findall(r"^  (?:-h, )?(--[\w-]+)", done.stdout, re.MULTILINE) == ["--help", *DELEGATED[command].split()]
+    assert "\nexamples:\n" in done.stdout
 
 
-@pytest.mark.parametrize("command", [name for name in FROZEN if name != "profile"])
+def test_estimating_needs_no_torch_and_gives_a_profile_to_plan(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['torch'] = None; from zbplan.cli import main; main()"
+    command = [sys.executable, "-c", program, "estimate", "gpt-1.5b", "--stages", "4", "--output", "profile.json"]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60).returncode == 0
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    problem = {"profile": profile, "devices": 4, "microbatches": 8, "placement": "linear", "memory_limit": "1x"}
+    (tmp_path / "problem.json").write_text(json.dumps({**problem, "method": "1f1b"}))
+    status, _, stderr = invoke("plan", tmp_path / "problem.json", "-o", tmp_path / "plan.json")
+    assert (status, stderr) == (0, "")
+    assert invoke("validate", tmp_path / "plan.json")[0] == 0
+
+
+@pytest.mark.parametrize("command", [name for name in FROZEN if name not in DELEGATED])
 def test_help_shows_an_example(command: str) -> None:
     status, stdout, _ = invoke(command, "--help")
     assert status == 0
@@ -445,7 +467,7 @@ def test_a_full_disk_is_named(folder: Path) -> None:
 
 
 def test_a_bug_is_no_answer(folder: Path) -> None:
-    program = "from zbplan import cli; cli.files.read = lambda source: 1 // 0; cli.main()"
+    program = "from zbplan import cli, files; files.read = lambda source: 1 // 0; cli.main()"
     command = [sys.executable, "-c", program, "validate", "plan.json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 70
@@ -491,5 +513,5 @@ def test_extras_are_those_of_the_package() -> None:
     for requirement in map(Requirement, requires("zbplan") or []):
         extra = re.search(r'extra == "(\w+)"', str(requirement.marker or ""))
         if extra and extra[1] in EXTRAS and requirement.name != "zbplan":
-            found[extra[1]].add(requirement.name)
+            found[extra[1]].add(requirement.name.replace("-", "_"))
     assert found == {extra: set(modules) for extra, modules in EXTRAS.items()}
