@@ -2,7 +2,7 @@
 
 The one module here that knows how schedules run their stages. Those of ``torch.distributed.pipelining`` call
 ``forward_one_chunk``, ``backward_one_chunk`` and ``backward_weight_one_chunk`` once a receive is over, so what runs
-inside them is work. The engine of a ``PlanSchedule`` runs each action inside ``_around``, the waits apart from the ops.
+inside them is work. A ``PlanSchedule`` lets itself be observed, the waits apart from the ops.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ class Tap:
     """
 
     def __init__(self, schedule: Any) -> None:
-        engine = getattr(schedule, "_engine", schedule)
-        stages = getattr(engine, "_stages", None) or [getattr(engine, "_stage", None)]
+        self._is_observable = hasattr(schedule, "observed")
+        own = ("stages",) if self._is_observable else ("_stages", "_stage")
+        found = next((getattr(schedule, name) for name in own if getattr(schedule, name, None)), None)
+        stages = found if isinstance(found, list | tuple) else [found]
         if not all(hasattr(stage, call) for stage in stages for call in CALLS):
             raise MeasurementError(
                 f"found a {type(schedule).__name__}; needed a schedule of torch.distributed.pipelining or a "
@@ -68,7 +70,7 @@ class Tap:
         self.examples: dict[int, Example] = {}
         self.target = Example()
         self._schedule = schedule
-        self._engine = engine
+        self._loss_name = "loss_fn" if self._is_observable else "_loss_fn"
         self._split_here: set[int] = set()
 
     @property
@@ -85,7 +87,7 @@ class Tap:
     @property
     def loss(self) -> Callable[..., Tensor]:
         """What turns an output into the loss."""
-        loss: Callable[..., Tensor] = self._engine._loss_fn
+        loss: Callable[..., Tensor] = getattr(self._schedule, self._loss_name)
         return loss
 
     def split(self, splitter: Splitter) -> None:
@@ -115,18 +117,18 @@ class Tap:
             stage.submod.register_forward_pre_hook(self._keeper(stage.stage_index), with_kwargs=True)
             for stage in self.stages
         ]
-        loss = self._engine._loss_fn
+        loss = self.loss
 
         def kept(output: Any, *args: Any, **kwargs: Any) -> Tensor:
             self.target = Example(_copied(args), _copied(kwargs))
             result: Tensor = loss(output, *args, **kwargs)
             return result
 
-        self._engine._loss_fn = kept
+        setattr(self._schedule, self._loss_name, kept)
         try:
             yield
         finally:
-            self._engine._loss_fn = loss
+            setattr(self._schedule, self._loss_name, loss)
             for handle in handles:
                 handle.remove()
 
@@ -134,31 +136,19 @@ class Tap:
     def listening(self, clock: Clock, record: Record) -> Iterator[None]:
         """Record every op inside the block."""
         heard = partial(self._heard, clock, record)
-        listen = self._listen_to_stages if getattr(self._engine, "_around", None) is None else self._listen_to_engine
-        with listen(heard):
+        with self._schedule.observed(self._observer(heard)) if self._is_observable else self._listen_to_stages(heard):
             yield
 
-    @contextmanager
-    def _listen_to_engine(self, heard: Heard) -> Iterator[None]:
-        """Listen to an engine that runs each action inside a context of its own, and its stages by its own methods."""
-        around, stages = self._engine._around, {stage.stage_index: stage for stage in self.stages}
-
-        @contextmanager
-        def around_and_heard(action: Any) -> Iterator[None]:
-            with around(action), heard(action.kind, stages[action.stage]) if action.kind in OPS else nullcontext():
-                yield
-
-        self._engine._around = around_and_heard
-        try:
-            yield
-        finally:
-            self._engine._around = around
+    def _observer(self, heard: Heard) -> Callable[[Any], AbstractContextManager[None]]:
+        """Return what a schedule that can be observed runs each action inside of: the waits are not heard."""
+        stages = {stage.stage_index: stage for stage in self.stages}
+        return lambda action: heard(action.kind, stages[action.stage]) if action.kind in OPS else nullcontext()
 
     @contextmanager
     def _listen_to_stages(self, heard: Heard) -> Iterator[None]:
         """Listen to torch's own schedules, which call the stages' methods and the loss."""
-        loss = self._engine._loss_fn
-        self._engine._loss_fn = _inside(loss, partial(heard, LOSS, self.stages[-1]))
+        loss = self.loss
+        self._schedule._loss_fn = _inside(loss, partial(heard, LOSS, self.stages[-1]))
         for stage in self.stages:
             stage.forward_one_chunk = _inside(stage.forward_one_chunk, partial(heard, "F", stage))
             stage.backward_weight_one_chunk = _inside(stage.backward_weight_one_chunk, partial(heard, "W", stage))
@@ -167,7 +157,7 @@ class Tap:
         try:
             yield
         finally:
-            self._engine._loss_fn = loss
+            self._schedule._loss_fn = loss
             for stage in self.stages:
                 for call in CALLS:
                     del stage.__dict__[call]

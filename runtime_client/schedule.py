@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.utils import _pytree
 
 from runtime_client.agreement import agree
-from runtime_client.engine import PlanEngine
+from runtime_client.engine import Around, PlanEngine
 from runtime_client.errors import JobMismatchError, TraceError
 from runtime_client.job import (
     Signature,
@@ -59,6 +59,13 @@ class PlanSchedule:
     trace
         True notes when each op really runs, for ``trace()``.
 
+    Attributes
+    ----------
+    plan, stages
+        As given; stages in forward order.
+    loss_fn
+        As given; may be replaced between two steps.
+
     Warns
     -----
     UnsplitStageWarning, WeightsInBWarning
@@ -96,10 +103,11 @@ class PlanSchedule:
         self.plan = plan
         self.stages = tuple(held)
         self.guard = StepGuard()
-        self._loss_fn = loss_fn
+        self.loss_fn = loss_fn
         ops = [action for action in actions[held[0].group_rank] if not action.is_transfer]
         self._backward = SplitBackward(held, ops, data_parallel_group, overlap_grad_reduce)
         self._tracer = Tracer(held[0].device) if trace else None
+        self._observers: list[Around] = []
         self._signature: Signature = {}
         self._holds_last = held[-1].is_last
         self._engine = PlanEngine(
@@ -175,6 +183,24 @@ class PlanSchedule:
         with torch.no_grad():
             return self._engine.eval(*args, target=target, losses=losses, return_outputs=return_outputs, **kwargs)
 
+    @contextmanager
+    def observed(self, observer: Around) -> Iterator[None]:
+        """Run everything that the steps inside the block do inside of ``observer(action)``.
+
+        Parameters
+        ----------
+        observer
+            Given an action, a context manager: ``action.kind`` is F, B, W, BW or LOSS, whose input has arrived by then
+            (F and LOSS of the last stage follow each other), SEND_F or SEND_B, which end when they are posted, or
+            RECV_F or RECV_B, which is the wait for what is received; ``action.stage`` and ``action.microbatch`` say of
+            what. ``eval`` is not observed.
+        """
+        self._observers.append(observer)
+        try:
+            yield
+        finally:
+            self._observers.remove(observer)
+
     def trace(self) -> Trace:
         """Return the latest steps (up to 32) since the last call, of all ranks: every rank of the group must call.
 
@@ -188,8 +214,9 @@ class PlanSchedule:
         return self._tracer.collect(self.plan, self.stages[0].group)
 
     def _traced_step(self, args: tuple[Any, ...]) -> AbstractContextManager[None]:
-        tracer = None if self.guard.void else self._tracer
-        return nullcontext() if tracer is None else tracer.step(args[0] if args else None)
+        if self._tracer is None:
+            return nullcontext()
+        return self._tracer.step(args[0] if args else None, counts=lambda: not self.guard.void)
 
     def _check_batch(self, values: dict[str, Any], *, needs_target: bool = False) -> None:
         findings = batch_findings(values, self.plan.requires.microbatches)
@@ -202,14 +229,18 @@ class PlanSchedule:
         self._signature = signature
 
     def _loss(self, output: Any, target: Any, **kwargs: Any) -> Tensor:
-        return _any_loss(output) if self.guard.void else self._loss_fn(output, target, **kwargs)
+        return _any_loss(output) if self.guard.void else self.loss_fn(output, target, **kwargs)
 
     @contextmanager
     def _around(self, action: Action) -> Iterator[None]:
         self.guard.before(action)
-        tracer = None if self.guard.void else self._tracer
-        noting = nullcontext() if tracer is None else tracer.during(action)
-        with noting, nullcontext() if action.is_transfer else self._backward.during(action):
+        with ExitStack() as stack:
+            if not action.is_transfer:
+                stack.enter_context(self._backward.during(action))
+            if self._tracer is not None:
+                stack.enter_context(self._tracer.during(action))
+            for observer in self._observers:
+                stack.enter_context(observer(action))
             yield
 
 

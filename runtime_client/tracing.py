@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -55,8 +55,8 @@ class Tracer:
         self._count = 0
 
     @contextmanager
-    def step(self, first_input: object) -> Iterator[None]:
-        """Note a step that runs inside the block; one that fails leaves nothing."""
+    def step(self, first_input: object, counts: Callable[[], bool]) -> Iterator[None]:
+        """Note a step that runs inside the block; one that fails, or does not count at its end, leaves nothing."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         self._clock.restart()
@@ -64,6 +64,8 @@ class Tracer:
         begin = self._clock.mark()
         yield
         finish = self._clock.mark()
+        if not counts():
+            return
         notes = StepNotes(self._count, _tokens(first_input), self._clock.nanoseconds(begin))
         notes.finish = self._clock.nanoseconds(finish)
         notes.notes = [(note.action, *map(self._clock.nanoseconds, (note.start, note.end))) for note in self._notes]
@@ -94,7 +96,9 @@ class Tracer:
         numbers = [[step.step for step in steps] for steps in ranks]
         if not numbers[0] or any(own != numbers[0] for own in numbers):
             raise TraceError(f"found steps {numbers} noted on the ranks; needed the same ones on all, and at least one")
-        steps = [_step([steps[at] for steps in ranks], clocks) for at in range(len(numbers[0]))]
+        by_step = [[steps[at] for steps in ranks] for at in range(len(numbers[0]))]
+        first = _origin(by_step[0], clocks)
+        steps = [_step(notes, clocks, first) for notes in by_step]
         environment = {"device": self._device.type, "torch": torch.__version__}
         errors_ms = [error / MS_NS for _, error in clocks]
         return Trace.parse(
@@ -108,12 +112,18 @@ def _tokens(first_input: object) -> int | None:
     return first_input.numel() if is_ids else None
 
 
-def _step(notes: Sequence[StepNotes], clocks: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return a step of all devices, from the earliest begin on."""
-    origin = min(own.begin - ahead for own, (ahead, _) in zip(notes, clocks, strict=True))
+def _origin(notes: Sequence[StepNotes], clocks: Sequence[tuple[int, int]]) -> int:
+    """Return the earliest begin of a step, by the clock of rank 0."""
+    return min(own.begin - ahead for own, (ahead, _) in zip(notes, clocks, strict=True))
+
+
+def _step(notes: Sequence[StepNotes], clocks: Sequence[tuple[int, int]], first: int) -> dict[str, Any]:
+    """Return a step of all devices, its times from its earliest begin on, and that from ``first`` on."""
+    origin = _origin(notes, clocks)
     devices = [_device(own, origin + ahead) for own, (ahead, _) in zip(notes, clocks, strict=True)]
     tokens = [own.tokens for own in notes if own.tokens is not None]
-    return {"step": notes[0].step, "tokens": tokens[0] if tokens else None, "devices": devices}
+    at_ms = (origin - first) / MS_NS
+    return {"step": notes[0].step, "at_ms": at_ms, "tokens": tokens[0] if tokens else None, "devices": devices}
 
 
 def _device(notes: StepNotes, origin: int) -> dict[str, Any]:

@@ -85,11 +85,14 @@ class StepTrace(Record):
     ----------
     step
         Its number since the schedule was built.
+    at_ms
+        When it began, counted from the first step of the trace.
     tokens
         How many tokens all microbatches of the step have together; null where the job did not say.
     """
 
     step: Annotated[int, Field(ge=0)]
+    at_ms: Amount
     tokens: Annotated[int, Field(ge=1)] | None = None
     devices: Annotated[list[DeviceTrace], Field(min_length=1)]
 
