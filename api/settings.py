@@ -1,61 +1,96 @@
-"""Settings: what an operator may choose about a service."""
+"""Settings: what an operator may choose about a service, in the environment or on the command line."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from zbplan.errors import Finding, InvalidInputError
 from zbplan.record import Record
+
+PREFIX = "ZBPLAN_"
 
 
 def _half_of_the_cores() -> int:
     return max(1, len(os.sched_getaffinity(0)) // 2)
 
 
-class Settings(Record):
-    """How one service runs.
+class Settings(BaseSettings, Record):
+    """How one service runs; what is not given is read from the environment (``ZBPLAN_PORT``, …).
 
-    Attributes
-    ----------
-    host, port
-        Where to listen; port 0 takes a free one.
-    database_url
-        SQLAlchemy URL of the store; worker processes open it too, so it can be no database in memory.
-    solve
-        Import path of the solver, a function with the signature of ``solver.solve``.
-    solver_workers
-        Processes that solve, each one problem at a time.
-    desk_workers
-        Processes for what takes milliseconds to seconds: reading problems, constructive plans, judging stored plans.
-    desk_limit_s
-        How long one of these may take.
-    overtime_s
-        How long past its ``time_limit_s`` a solve may run before its worker is killed.
-    retry_after_s
-        How long a failed problem stays failed before a POST takes it up again.
-    grace_s
-        How long a stopping service waits for answers under way.
-    max_body_bytes, max_devices, max_ops, max_time_limit_s, max_wait_s
-        What a request may ask for.
-    max_listeners
-        How many may follow events at once.
+    Each is described below it; ``zbplan serve --help`` lists them with these words.
     """
 
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, strict=False, extra="forbid", use_attribute_docstrings=True
+    )
+
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8642
+    """Port to listen on; 0 takes a free one."""
     database_url: str = "sqlite:///zbplan.sqlite3"
+    """SQLAlchemy URL of the store; several processes open it, so it can be no database in memory."""
     solve: str = "solver:solve"
+    """Import path of the solver, a function with the signature of solver.solve."""
     solver_workers: Annotated[int, Field(ge=1)] = Field(default_factory=_half_of_the_cores)
+    """Processes that solve, each one problem at a time."""
     desk_workers: Annotated[int, Field(ge=1)] = 1
+    """Processes for what takes milliseconds to seconds: reading problems, constructive plans, judging plans."""
     desk_limit_s: Annotated[float, Field(gt=0)] = 60.0
+    """How long one of these may take."""
     overtime_s: Annotated[float, Field(ge=0)] = 30.0
+    """How long past its time_limit_s a solve may run before its worker is killed."""
     retry_after_s: Annotated[float, Field(ge=0)] = 60.0
+    """How long a failed problem stays failed before a POST takes it up again."""
     grace_s: Annotated[int, Field(ge=0)] = 5
+    """How long a stopping service waits for answers under way."""
     max_body_bytes: Annotated[int, Field(ge=1)] = 8 << 20
+    """How long a request's body may be."""
     max_devices: Annotated[int, Field(ge=1)] = 512
+    """How many devices a problem may have."""
     max_ops: Annotated[int, Field(ge=1)] = 250_000
+    """How many ops a problem may have: 3 × stages × microbatches."""
     max_time_limit_s: Annotated[float, Field(gt=0)] = 600.0
-    max_listeners: Annotated[int, Field(ge=0)] = 1000
+    """How long a solve may be asked to take."""
     max_wait_s: Annotated[int, Field(ge=0)] = 60
+    """How long an answer is held for Prefer: wait=N."""
+    max_listeners: Annotated[int, Field(ge=0)] = 1000
+    """How many may follow events at once."""
+
+    @classmethod
+    def parse(cls, data: object) -> Self:
+        """Check what was chosen, completed from the environment.
+
+        Raises
+        ------
+        InvalidInputError
+            Naming each setting that is wrong: ``$.port`` where it was given, ``ZBPLAN_PORT`` where it was set.
+        """
+        try:
+            return super().parse(data)
+        except InvalidInputError as error:
+            given = data if isinstance(data, Mapping) else {}
+            raise InvalidInputError([_named(finding, given) for finding in error.findings]) from None
+
+    @classmethod
+    def listing(cls) -> Iterator[tuple[str, str, str]]:
+        """Yield each setting as a variable of the environment, with its default and what it is for."""
+        for name, field in cls.model_fields.items():
+            default = field.get_default(call_default_factory=True, validated_data={})
+            yield f"{PREFIX}{name.upper()}", _shown(default), field.description or ""
+
+
+def _named(finding: Finding, given: Mapping[str, Any]) -> Finding:
+    name = finding.path.removeprefix("$.").partition(".")[0].partition("[")[0]
+    if name in given or name not in Settings.model_fields:
+        return finding
+    return Finding(f"{PREFIX}{name.upper()}", finding.found, finding.needed)
+
+
+def _shown(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)

@@ -19,7 +19,7 @@ from zbplan.validate import validate
 
 
 def test_solves_with_the_solver_unless_told_otherwise(tmp_path: Path) -> None:
-    with running(tmp_path, solve=Settings().solve) as server:
+    with running(tmp_path, solve=Settings.parse({}).solve) as server:
         answer = server.post(problem(time_limit_s=2), wait_s=60)
         assert (answer.status_code, answer.json()["status"]) == (200, "done")
         assert validate(Plan.parse(answer.json()["plan"])) == []
