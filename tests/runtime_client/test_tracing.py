@@ -120,7 +120,7 @@ def schedule_of(stages: list[nn.Module], **options: Any) -> PlanSchedule:
     return PlanSchedule(on_one_device(stages), plan, options.pop("loss_fn", mean_loss), **options)
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("alone", "one_thread")
 def test_a_schedule_that_notes_nothing_has_no_trace() -> None:
     schedule = schedule_of(text_stages(2))
     tokens, target = batch(8)
@@ -129,7 +129,7 @@ def test_a_schedule_that_notes_nothing_has_no_trace() -> None:
         schedule.trace()
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("alone", "one_thread")
 def test_the_latest_steps_are_kept() -> None:
     schedule = schedule_of(text_stages(1), trace=True)
     tokens, target = batch(4)
@@ -138,7 +138,7 @@ def test_the_latest_steps_are_kept() -> None:
     assert [step.step for step in schedule.trace().steps] == list(range(2, KEPT_STEPS + 2))
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("alone", "one_thread")
 def test_the_loss_is_the_end_of_its_f() -> None:
     loss_ms = 20
 
@@ -154,7 +154,7 @@ def test_the_loss_is_the_end_of_its_f() -> None:
     assert min(span.end_ms - span.start_ms for span in device.spans() if span[:2] == ("F", 1)) >= loss_ms
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("alone", "one_thread")
 def test_a_batch_that_is_no_text_has_no_tokens() -> None:
     schedule = schedule_of([nn.Linear(WIDTH, WIDTH)], loss_fn=nn.functional.mse_loss, trace=True)
     x = torch.randn(4, WIDTH)
@@ -162,7 +162,7 @@ def test_a_batch_that_is_no_text_has_no_tokens() -> None:
     assert schedule.trace().steps[0].tokens is None
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("alone", "one_thread")
 def test_a_step_that_fails_and_a_forward_only_one_are_not_noted() -> None:
     def loss(output: Tensor, target: Tensor) -> Tensor:
         if not target.any():
@@ -179,7 +179,7 @@ def test_a_step_that_fails_and_a_forward_only_one_are_not_noted() -> None:
     assert [step.step for step in schedule.trace().steps] == [0, 1]
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("alone", "one_thread")
 @pytest.mark.parametrize("known", ["before its first op", "at its first backward"])
 def test_an_iteration_that_turns_out_to_be_void_is_not_noted(known: str) -> None:
     stages = text_stages(2)
