@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from api.tables import Base
+from api.schema import upgrade
 from zbplan.errors import Finding, InvalidInputError
 
 BUSY_S = 30
@@ -34,9 +34,10 @@ class Database:
         if self._engine.dialect.name == "sqlite":
             _configure_sqlite(self._engine)
 
-    def create(self) -> None:
-        """Make the tables that are not there."""
-        Base.metadata.create_all(self._engine)
+    def migrate(self) -> None:
+        """Bring the tables to what this version of the service uses; other processes that start wait meanwhile."""
+        with self.write() as connection:
+            upgrade(connection)
 
     def close(self) -> None:
         """Close every connection."""
@@ -62,7 +63,7 @@ def database_at(url: str) -> Database:
 
 
 def require_database(url: str) -> None:
-    """Open a database, making its tables if need be.
+    """Open a database, bringing its tables up to date.
 
     Raises
     ------
@@ -73,7 +74,7 @@ def require_database(url: str) -> None:
         if make_url(url).database in (None, "", ":memory:"):
             _refuse(url, "no database that several processes can open")
         database = Database(url)
-        database.create()
+        database.migrate()
         database.close()
     except (SQLAlchemyError, ImportError) as error:
         _refuse(url, str(getattr(error, "orig", None) or error))

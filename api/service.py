@@ -44,7 +44,7 @@ class Service:
 
     async def start(self) -> None:
         """Make the store ready and take up what an earlier service left unfinished."""
-        await asyncio.to_thread(self._database.create)
+        await asyncio.to_thread(self._database.migrate)
         self._desk.start()
         for key in await asyncio.to_thread(self._store.recover):
             self._jobs.start(key)

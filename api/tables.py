@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ForeignKey, Index, LargeBinary
+from typing import Any, ClassVar
+
+from sqlalchemy import Double, ForeignKey, Index, LargeBinary
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class Base(DeclarativeBase):
-    """The schema."""
+    """The schema; what changes here needs a migration."""
+
+    type_annotation_map: ClassVar[dict[Any, Any]] = {float: Double}
 
 
 class PlanRow(Base):

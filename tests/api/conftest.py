@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
-from api.tables import Base
 from tests.api.postgresql import postgresql
 from tests.api.servers import Server, running
 
@@ -32,6 +31,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'plans.sqlite3'}"
     url: str = request.getfixturevalue("postgresql_url")
     engine = create_engine(url)
-    Base.metadata.drop_all(engine)
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
     engine.dispose()
     return url

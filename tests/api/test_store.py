@@ -24,7 +24,7 @@ CRASHED = document("crashed", 500, "The solve crashed", "twice")
 @pytest.fixture
 def store(database_url: str) -> Iterator[Store]:
     database = Database(database_url)
-    database.create()
+    database.migrate()
     yield Store(database)
     database.close()
 
@@ -227,6 +227,6 @@ def test_discarded_plan_is_gone_and_its_row_not_given_again(store: Store) -> Non
 def test_everything_is_there_for_the_next_process(store: Store, database_url: str) -> None:
     new = added(store, asked())
     other = Database(database_url)
-    other.create()
+    other.migrate()
     assert Store(other).job(new.key) == job(store, new)
     other.close()

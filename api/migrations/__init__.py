@@ -1,0 +1,1 @@
+"""Migrations: what changed in the schema, one step a module in ``versions``; ``api.schema`` runs them."""

@@ -1,0 +1,1 @@
+"""Steps of the schema, in the sequence that each one's ``down_revision`` gives."""
