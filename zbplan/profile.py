@@ -17,6 +17,9 @@ from zbplan.scale import decimal
 
 EngineMode = Literal["weight_grad_store", "native_split", "fused"]
 
+DEEPEST = 32
+"""Brackets inside each other in ``environment``; a few hundred cannot be written as JSON again."""
+
 PER_STAGE = (
     "t_f_ms",
     "t_b_ms",
@@ -127,7 +130,8 @@ class Profile(Record):
     @field_validator("environment")
     @classmethod
     def _json_environment(cls, environment: dict[str, Any]) -> dict[str, Any]:
-        refuse(Finding(path, found, "JSON with finite numbers") for path, found in _not_json(environment))
+        needed = f"JSON with finite numbers, nested at most {DEEPEST} deep"
+        refuse(Finding(path, found, needed) for path, found in _not_json(environment))
         return environment
 
     @model_validator(mode="after")
@@ -249,13 +253,15 @@ def _add(left: float | list[float], right: float | list[float]) -> float | list[
     return float(decimal(left) + decimal(right))
 
 
-def _not_json(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
+def _not_json(value: object, path: str = "", room: int = DEEPEST) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict | list) and room == 0:
+        yield path, "brackets nested deeper"
+    elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from _not_json(inner, f"{path}.{name}")
+            yield from _not_json(inner, f"{path}.{name}", room - 1)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _not_json(inner, f"{path}[{index}]")
+            yield from _not_json(inner, f"{path}[{index}]", room - 1)
     elif isinstance(value, float) and not math.isfinite(value):
         yield path, repr(value)
     elif not isinstance(value, str | int | float | None):

@@ -84,7 +84,7 @@ CASES: dict[str, tuple[bytes, str]] = {
     "NaN alone": (b"NaN", "$"),
     "no UTF-8": (text(GOOD).replace(b"1x", b"\xff"), "$"),
     "nested too deep": (b'{"profile":' + b"[" * 100_000, "$"),
-    "nested too deep for a moment": (raw("environment", DEEP), "$"),
+    "nested too deep for a moment": (raw("environment", DEEP), "$.profile.environment.a" + "[0]" * 31),
     "too many devices": (text({**with_profile(stages=17), "devices": 17}), "$.devices"),
     "too many ops": (text({**GOOD, "microbatches": 251}), "$.microbatches"),
     "too much time": (text({**GOOD, "time_limit_s": 600.5}), "$.time_limit_s"),

@@ -14,6 +14,7 @@ from zbplan.problem import Problem
 from zbplan.profile import Profile
 
 LEAST = {"stages": 4, "t_f_ms": 1, "t_b_ms": 1.5, "t_w_ms": 0.5, "t_comm_ms": 0.1, "m_b_bytes": 2, "m_w_bytes": 1}
+DEEP = json.loads("[" * 32 + "]" * 32)
 
 
 @given(problems())
@@ -66,6 +67,12 @@ def test_json_round_trip_is_exact(problem: Problem) -> None:
         ({"engine_mode": "magic"}, "$.engine_mode", "str 'magic'", "'weight_grad_store', 'native_split' or 'fused'"),
         ({"format": "zbplan.profile/2"}, "$.format", "str 'zbplan.profile/2'", "'zbplan.profile/1'"),
         ({"environment": {"a": [math.nan]}}, "$.environment.a[0]", "nan", "JSON with finite numbers"),
+        (
+            {"environment": {"a": DEEP}},
+            "$.environment.a" + "[0]" * 31,
+            "brackets nested deeper",
+            "nested at most 32 deep",
+        ),
     ],
 )
 def test_wrong_field_is_named_with_what_is_needed(changes: dict[str, Any], path: str, found: str, needed: str) -> None:
@@ -74,6 +81,11 @@ def test_wrong_field_is_named_with_what_is_needed(changes: dict[str, Any], path:
     finding = next(finding for finding in caught.value.findings if finding.path == path)
     assert found == finding.found
     assert needed in finding.needed
+
+
+def test_environment_may_be_nested_as_deep_as_is_told() -> None:
+    profile = Profile.parse({**LEAST, "environment": {"a": DEEP[0]}})
+    assert Profile.parse_json(profile.to_json()) == profile
 
 
 def test_unknown_fields_do_not_hide_missing_ones() -> None:
