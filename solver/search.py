@@ -87,8 +87,10 @@ class Search:
     ----------
     lanes
         One per placement, with a legal plan and a bound each.
+    began_s
+        Monotonic seconds at which the solve was asked for.
     time_limit_s
-        Wall-clock seconds from now after which ``finished`` is true.
+        Wall-clock seconds from then after which ``finished`` is true.
     cancelled
         Asked now and then whether to stop.
     on_incumbent
@@ -100,6 +102,7 @@ class Search:
         problem: Problem,
         lanes: list[Lane],
         *,
+        began_s: float,
         time_limit_s: float,
         cancelled: Callable[[], bool],
         on_incumbent: OnIncumbent | None,
@@ -107,7 +110,7 @@ class Search:
         self.problem = problem
         self.lanes = lanes
         self.runs: list[PartRun] = []
-        self._began = time.monotonic()
+        self._began = began_s
         self._deadline = self._began + time_limit_s
         self._until = self._deadline
         self.cancelled = cancelled
@@ -164,15 +167,27 @@ class Search:
 
     def offer(self, lane: Lane, orders: Orders, method: str) -> bool:
         """Keep orders if they are legal and better than the lane's plan; return whether they were kept."""
-        solve_s = time.monotonic() - self._began
         start = lane.plan.provenance.warm_start or lane.plan.provenance.method
         try:
-            plan = Plan.build(self.problem, lane.placement, orders, method=method, warm_start=start, solve_s=solve_s)
-            if plan.metrics.iteration_ms >= lane.plan.metrics.iteration_ms:
-                return False
-            lane.plan = check(plan)
+            return self._keep(lane, orders, method, start)
         except ZbplanError:
             return False
+
+    def start_from(self, lane: Lane, plan: Plan) -> str:
+        """Offer the orders of a plan of another problem; return what came of them, in words for people."""
+        try:
+            kept = self._keep(lane, plan.orders(), plan.provenance.method, f"plan {plan.plan_id}")
+        except ZbplanError as error:
+            return f"not legal here: {error}"
+        return "kept" if kept else "no better than the constructive plan"
+
+    def _keep(self, lane: Lane, orders: Orders, method: str, start: str) -> bool:
+        """Keep orders if they are better than the lane's plan; raises ``ZbplanError`` if they are not legal."""
+        solve_s = time.monotonic() - self._began
+        plan = Plan.build(self.problem, lane.placement, orders, method=method, warm_start=start, solve_s=solve_s)
+        if plan.metrics.iteration_ms >= lane.plan.metrics.iteration_ms:
+            return False
+        lane.plan = check(plan)
         lane.strike_lies()
         self._report(lane)
         return True

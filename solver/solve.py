@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,13 +36,14 @@ def solve(
     problem: Problem,
     *,
     options: Options | None = None,
+    warm_start: Plan | None = None,
     on_incumbent: OnIncumbent | None = None,
     cancel: Event | Callable[[], bool] | None = None,
 ) -> Plan:
     """Return the best legal plan found, with a proven bound.
 
-    The constructive plan and the analytic bound come first, whatever the time limit; parts then have what is left of
-    it.
+    The time limit counts from the call. The constructive plan and the analytic bound come first, whatever the limit;
+    parts then have what is left of it.
 
     Parameters
     ----------
@@ -49,6 +51,9 @@ def solve(
         What to plan.
     options
         How to solve.
+    warm_start
+        A valid plan of a problem like this one, whose orders are tried here. The answer is no worse than they are; its
+        provenance says what came of them in its part ``warm_start``, and names the plan where it comes from them.
     on_incumbent
         Called with the first plan and each better one, and their bound in milliseconds.
     cancel
@@ -61,14 +66,18 @@ def solve(
     MethodError
         If the named method has no legal plan; it names methods that have.
     """
-    options = options or Options()
+    began_s, options = time.monotonic(), options or Options()
     search = Search(
         problem,
         [_lane(problem, built) for built in best_per_placement(_constructive(problem))],
+        began_s=began_s,
         time_limit_s=problem.time_limit_s if options.time_limit_s is None else options.time_limit_s,
         cancelled=_asker(cancel),
         on_incumbent=on_incumbent,
     )
+    if warm_start is not None:
+        with search.running("warm_start") as words:
+            words.append(_start_from(search, warm_start))
     parts = PARTS.get(problem.method, ()) if options.parts is None else options.parts
     lanes = sorted(search.lanes, key=lambda lane: lane.plan.metrics.iteration_ms)
     for turn, lane in enumerate(lanes):
@@ -88,6 +97,19 @@ def _lane(problem: Problem, built: Built) -> Lane:
     instance = problem.instance(built.placement)
     plan = Plan.build(problem, built.placement, built.orders, method=built.method)
     return Lane(built.placement, instance, check(plan), lower_bound(instance))
+
+
+def _start_from(search: Search, plan: Plan) -> str:
+    """Offer the orders of another problem's plan; return what came of them."""
+    problem = search.problem
+    if problem.method not in PARTS:
+        return f"not used: method {problem.method} says what the plan must be"
+    lane = next((lane for lane in search.lanes if lane.placement == plan.placement), None)
+    if lane is None:
+        return "not used: it stands on a placement that is not searched here"
+    if plan.requires.microbatches != problem.microbatches:
+        return f"not used: it has {plan.requires.microbatches} microbatches, this problem {problem.microbatches}"
+    return search.start_from(lane, plan)
 
 
 def _asker(cancel: Event | Callable[[], bool] | None) -> Callable[[], bool]:

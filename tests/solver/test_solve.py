@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from heuristic import construct
 from heuristic.gpipe import gpipe
 from heuristic.zb_h2 import zb_h2
 from solver import LowerBound, Options, solve
+from solver.process import External
 from solver.search import Lane, Search
 from tests.heuristic.problems import linear, published_rows
 from tests.strategies import problems
@@ -117,6 +119,48 @@ def test_a_part_that_offers_what_is_no_better_or_not_legal_changes_nothing(lie: 
 
     problem = linear(4, 8, 1, 1, 1, method="1f1b", memory_limit=4)
     assert solve(problem, options=Options(parts=(lying,))).provenance.method == "1f1b"
+
+
+def near(**changes: Any) -> Problem:
+    """One where memory is scarce and CP-SAT soon finds better; others are as near as what is changed."""
+    return linear(4, 8, 3.1, 2.9, 1.7, **{"comm": 0.1, "m_b_bytes": 3, "memory_limit": "0.75x", **changes})
+
+
+@pytest.fixture(scope="module")
+def neighbour() -> Plan:
+    """The best plan of a problem whose transfers take a little longer."""
+    return solve(near(comm=0.11), options=Options(parts=(External("cp_sat"),)))
+
+
+def test_a_warm_start_that_is_better_is_kept_and_named(neighbour: Plan) -> None:
+    heard: list[str] = []
+    plan = solve(near(), options=QUICK, warm_start=neighbour, on_incumbent=lambda plan, _: heard.append(plan.plan_id))
+    assert plan.metrics.iteration_ms < solve(near(), options=QUICK).metrics.iteration_ms
+    assert (plan.provenance.method, plan.provenance.warm_start) == ("cp_sat", f"plan {neighbour.plan_id}")
+    assert [(run.part, run.outcome) for run in plan.provenance.parts] == [("warm_start", "kept")]
+    assert heard[-1] == plan.plan_id
+    assert validate(plan) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "outcome"),
+    [
+        (near(memory_limit="3x"), "not legal here: "),
+        (near(memory_limit="0.5x"), "no better than the constructive plan"),
+        (linear(4, 9, 1, 1, 1), "not used: it has 9 microbatches, this problem 8"),
+        (linear(3, 8, 1, 1, 1), "not used: it stands on a placement that is not searched here"),
+    ],
+)
+def test_a_warm_start_of_no_use_changes_nothing_and_is_named(known: Problem, outcome: str) -> None:
+    plan = solve(near(), options=QUICK, warm_start=solve(known, options=QUICK))
+    assert plan.plan_id == solve(near(), options=QUICK).plan_id
+    assert plan.provenance.parts[0].outcome.startswith(outcome)
+
+
+def test_a_named_method_is_not_replaced_by_a_warm_start() -> None:
+    plan = solve(near(method="1f1b", memory_limit="1x"), warm_start=solve(near(), options=QUICK))
+    assert plan.provenance.method == "1f1b"
+    assert plan.provenance.parts[0].outcome == "not used: method 1f1b says what the plan must be"
 
 
 def test_parts_do_not_run_once_cancelled_late_or_proven() -> None:
