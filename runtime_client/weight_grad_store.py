@@ -142,6 +142,9 @@ def split(module: nn.Module) -> Callable[[], Callable[[], None]]:
     """
     store = WeightGradStore(recording=True)
     store.attach(module)
+    # W is asked for right behind its B. What a backward has left by the next forward nobody will ask for: torch's
+    # schedules run one on made-up tensors before the first step.
+    module.register_forward_pre_hook(lambda *_: store.discard())
     return store.take
 
 

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from runtime_client.weight_grad_store import WeightGradStore, deferred_parameters, split
+from tests.runtime_client.models import batch, mean_loss, text_stages
 
 
 class Applied(nn.Module):
@@ -308,3 +310,15 @@ def test_a_copy_of_an_attached_module_gives_gradients_to_itself() -> None:
     copied(torch.randn(5, 6)).sum().backward()
     assert module.weight.grad is None
     assert copied.weight.grad is not None
+
+
+@pytest.mark.usefixtures("alone")
+def test_nothing_of_torchs_shape_inference_is_in_the_gradients_of_the_first_step() -> None:
+    stages, plain, (tokens, target) = text_stages(2), text_stages(2), batch(8)
+    cpu = torch.device("cpu")
+    built = [PipelineStage(module, at, 2, cpu, dw_builder=split(module)) for at, module in enumerate(stages)]
+    ScheduleInterleavedZeroBubble(built, 4, loss_fn=mean_loss).step(tokens, target=target)
+    mean_loss(nn.Sequential(*plain)(tokens), target).backward()
+    found, needed = (nn.ModuleList(modules).parameters() for modules in (stages, plain))
+    for parameter, whole in zip(found, needed, strict=True):
+        torch.testing.assert_close(parameter.grad, whole.grad)

@@ -31,6 +31,7 @@ FROZEN = {
     "validate": ["PLAN.json"],
     "show": ["PLAN.json", "--critical-path", "--from-ms", "--to-ms", "--width"],
     "compare": ["PROBLEM.json", "--json"],
+    "export": ["PLAN.json", "--format -f", "--output -o"],
     "serve": ["--host", "--port", "--database-url"],
     "profile": [],
     "estimate": [],

@@ -16,6 +16,7 @@ COMMANDS = (
     "validate",
     "show",
     "compare",
+    "export",
     "serve",
     "profile",
     "estimate",

@@ -22,6 +22,9 @@ PlanFile = Annotated[str, typer.Argument(metavar="PLAN.json", help="The plan; - 
 Output = Annotated[
     str, typer.Option("--output", "-o", metavar="PLAN.json", help="Where to write it; - is standard output.")
 ]
+AnyOutput = Annotated[
+    str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - is standard output.")
+]
 
 
 def read(kind: type[AnyRecord], source: str) -> AnyRecord:

@@ -91,6 +91,65 @@ def from_plan(plan: Plan) -> Rows:
     return [[Cell(*op) for op in zip(ops.kind, ops.stage, ops.microbatch, strict=True)] for ops in plan.devices]
 
 
+def from_actions(actions: Iterable[Sequence[tuple[str, int, int]]]) -> Rows:
+    """Return ``compute_comms`` cells of lists of ops and transfers (kind, stage, microbatch), one per device.
+
+    A stage is gathered (UNSHARD) before its first op; behind its last one its gradients are reduced (REDUCE_GRAD, where
+    PyTorch also divides them by the number of microbatches) and it is given up (RESHARD). PyTorch adds none of these to
+    ``compute_comms``, and trains on gradients that are too large without them.
+    """
+    return [list(_with_stage_cells([Cell(*action) for action in own])) for own in actions]
+
+
+def _with_stage_cells(cells: Sequence[Cell]) -> Iterator[Cell]:
+    ops = [(at, cell.stage) for at, cell in enumerate(cells) if cell.kind in KINDS]
+    last = {stage: at for at, stage in ops}
+    first = {stage: at for at, stage in reversed(ops)}
+    for at, cell in enumerate(cells):
+        if first.get(cell.stage) == at:
+            yield Cell("UNSHARD", cell.stage)
+        yield cell
+        if last.get(cell.stage) == at:
+            yield Cell("REDUCE_GRAD", cell.stage)
+            yield Cell("RESHARD", cell.stage)
+
+
+def check_runs(plan: Plan) -> None:
+    """Refuse a legal plan that PyTorch would run from a CSV, but train on wrong numbers.
+
+    Raises
+    ------
+    InvalidInputError
+        If the last stage runs an F before that of a lower microbatch: PyTorch takes the losses in the order in which
+        they come for those of microbatches 0, 1, 2, ….
+    """
+    last = plan.requires.stages - 1
+    device = next(device for device, held in enumerate(plan.placement) if last in held)
+    columns = plan.devices[device]
+    rows = enumerate(zip(columns.kind, columns.stage, columns.microbatch, strict=True))
+    found = [(at, microbatch) for at, (kind, stage, microbatch) in rows if (kind, stage) == ("F", last)]
+    for needed, (at, microbatch) in enumerate(found):
+        if microbatch != needed:
+            place = f"$.devices[{device}].microbatch[{at}]"
+            what = f"F of the last stage on microbatch {microbatch} where {needed} would be next"
+            advice = "microbatches in order there, since PyTorch keeps losses by order: run it with PlanSchedule"
+            raise InvalidInputError([Finding(place, what, advice)])
+
+
+def lost(plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each thing that a plan counts on and a CSV does not say."""
+    if plan.asked.optimizer == "post_validated":
+        yield (
+            f"the plan's {plan.metrics.iteration_ms:g} ms count on a post-validated optimizer, which PyTorch has not: "
+            "it will take its makespan or more; plan again with optimizer 'synchronous', or run it with PlanSchedule"
+        )
+    if plan.requires.engine_mode == "weight_grad_store" and any("W" in ops.kind for ops in plan.devices):
+        yield (
+            "the plan's times were measured with a weight-gradient store, and PyTorch's own split of I and W takes "
+            "others: give every PipelineStage dw_builder=runtime_client.split(module)"
+        )
+
+
 def to_plan(rows: Rows, problem: Problem) -> Plan:
     """Return the plan that runs the ops of ``compute_only`` or ``compute_comms`` cells on a problem.
 

@@ -12,10 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from tests.runtime_client.plans import plan_of, problem_of, random_plan
+from runtime_client import reference_step
+from runtime_client.lowering import lower
+from tests.runtime_client.models import batch, mean_loss, text_stages
+from tests.runtime_client.plans import one_f_one_b, plan_of, problem_of, random_plan
+from tests.runtime_client.processes import torchrun
 from tests.strategies import problems, random_orders
+from tests.zbplan.formats.torch_csv_worker import LAYOUTS, MICROBATCHES, PLANS
 from zbplan.errors import InvalidInputError
-from zbplan.formats.pytorch_csv import Cell, from_plan, read, to_plan, write
+from zbplan.formats.pytorch_csv import Cell, check_runs, from_actions, from_plan, lost, read, to_plan, write
+from zbplan.instance import Orders
 from zbplan.placement import linear, v_shape
 from zbplan.problem import Problem
 from zbplan.validate import check
@@ -131,3 +137,54 @@ def test_an_empty_file_is_refused() -> None:
 def test_orders_that_are_not_of_the_problem_are_named(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         to_plan(read(text), problem_of(linear(2), 1))
+
+
+def test_sends_and_receives_stand_where_they_are_given_and_each_stage_is_gathered_and_reduced_once() -> None:
+    (first, second) = write(from_actions(lower(one_f_one_b(2, 2)))).splitlines()
+    assert first == "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD"
+    assert second == ("1RECV_F0,1UNSHARD,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1REDUCE_GRAD,1RESHARD,1SEND_B1")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, torch.Tensor]]]:
+    """What each of two ranks has as gradients after a step in torch's own runtime."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run = torchrun(2, "tests.zbplan.formats.torch_csv_worker", str(folder))
+    assert run.returncode == 0, run.output
+    return [torch.load(path, weights_only=True) for path in sorted(folder.glob("*.pt"))]
+
+
+@pytest.mark.parametrize(("name", "layout"), list(product(PLANS, LAYOUTS)))
+def test_torch_trains_from_what_is_written(
+    trained: list[dict[str, dict[str, torch.Tensor]]], name: str, layout: str
+) -> None:
+    check_runs(PLANS[name])
+    stages = text_stages(PLANS[name].requires.stages)
+    tokens, target = batch(2 * MICROBATCHES)
+    reference_step(stages, PLANS[name], mean_loss, tokens, target=target)
+    found = trained[0][f"{name}, {layout}"] | trained[1][f"{name}, {layout}"]
+    needed = {f"{at}.{name}": value.grad for at, stage in enumerate(stages) for name, value in stage.named_parameters()}
+    torch.testing.assert_close(found, needed)
+
+
+def test_a_plan_whose_losses_torch_would_take_for_those_of_others_is_refused() -> None:
+    problem = problem_of(linear(1), 3)
+    code = problem.instance().code
+    ops = [code(kind, 0, microbatch) for kind in (0, 3) for microbatch in (0, 2, 1)]
+    plan = plan_of(problem, Orders.of([ops]))
+    with pytest.raises(InvalidInputError) as caught:
+        check_runs(plan)
+    (finding,) = caught.value.findings
+    assert finding.path == "$.devices[0].microbatch[1]"
+    assert finding.found == "F of the last stage on microbatch 2 where 1 would be next"
+
+
+def test_what_a_plan_counts_on_and_the_csv_does_not_say_is_told() -> None:
+    problem = problem_of(linear(2), 2)
+    fused = one_f_one_b(2, 2)
+    assert list(lost(fused)) == []
+    split = random_plan(linear(2), 2, seed=0)
+    assert ["dw_builder=runtime_client.split(module)" in sentence for sentence in lost(split)] == [True]
+    post = plan_of(problem.model_copy(update={"optimizer": "post_validated"}), fused.orders())
+    (sentence,) = lost(post)
+    assert sentence.startswith(f"the plan's {post.metrics.iteration_ms:g} ms count on a post-validated optimizer")
