@@ -10,11 +10,14 @@ from typing import NoReturn
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from api.schema import upgrade
 from zbplan.errors import Finding, InvalidInputError
+
+OUT_OF_ORDER = (OperationalError, InterfaceError)
+"""What is raised when the database is away, full or locked: it may heal."""
 
 BUSY_S = 30
 """How long a SQLite writer waits for another."""
@@ -30,7 +33,7 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        self._engine = create_engine(url)
+        self._engine = create_engine(url, pool_pre_ping=True)
         if self._engine.dialect.name == "sqlite":
             _configure_sqlite(self._engine)
 

@@ -1,41 +1,70 @@
-"""Jobs: queued problems on their way through the worker processes."""
+"""Jobs: who sees to it that queued problems are solved."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from api.pool import Pool, WorkerLostError
-from api.refusal import document
-from api.resource import Job
+from api.attempts import Attempts
 from api.settings import Settings
-from api.solving import solve_queued
 from api.store import Store
 
 logger = logging.getLogger(__name__)
 
 
-class Jobs:
-    """Solves queued problems, each once at a time, as many at once as there are workers.
+class Jobs(ABC):
+    """Solves of queued problems, each once at a time, wherever they run.
 
     Parameters
     ----------
-    settings, store
-        How long a solve may take; where jobs are.
+    store
+        Where problems are.
     changed
-        Told the key of each job that changed.
+        Told the key of each problem that changed.
+    """
+
+    def __init__(self, store: Store, changed: Callable[[str], None]) -> None:
+        self._store = store
+        self._changed = changed
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Take up what is queued."""
+
+    @abstractmethod
+    def start(self, key: str) -> None:
+        """See to it that a queued problem is solved."""
+
+    async def cancel(self, key: str) -> None:
+        """Stop a solve; its best plan stays."""
+        await asyncio.to_thread(self._store.cancel, key)
+        self._changed(key)
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End what runs here; it is taken up elsewhere, or when the service starts again."""
+
+
+class LocalJobs(Jobs):
+    """Solves in worker processes of this service, in the sequence in which problems were queued.
+
+    Services that share a database take up each other's queued problems when they have time.
     """
 
     def __init__(self, settings: Settings, store: Store, changed: Callable[[str], None]) -> None:
-        self._settings = settings
-        self._store = store
-        self._changed = changed
-        self._pool = Pool(settings.solver_workers)
+        super().__init__(store, changed)
+        self._attempts = Attempts(settings, store, changed=changed, sweep=self._take_up)
         self._free = asyncio.Semaphore(settings.solver_workers)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._stopping = False
+
+    async def open(self) -> None:
+        """Take up what is queued."""
+        self._attempts.start()
+        await self._take_up()
 
     def start(self, key: str) -> None:
         """See to it that a queued problem is solved."""
@@ -46,44 +75,30 @@ class Jobs:
             task.add_done_callback(lambda done: self._end(key, done))
 
     async def cancel(self, key: str) -> None:
-        """Stop a solve; its best plan stays."""
-        await asyncio.to_thread(self._store.cancel, key)
+        """Stop a solve and wait until nothing of it runs here; its best plan stays."""
+        await super().cancel(key)
         task = self._tasks.get(key)
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        self._changed(key)
 
     async def stop(self) -> None:
-        """Kill all workers; what they were solving is taken up when the service starts again."""
+        """Kill all workers and give back what they were solving."""
         self._stopping = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._pool.stop()
+        await self._attempts.stop()
+
+    async def _take_up(self) -> None:
+        for key in await asyncio.to_thread(self._store.queued):
+            if key not in self._tasks:
+                self.start(key)
 
     async def _run(self, key: str) -> None:
         async with self._free:
-            while (job := await asyncio.to_thread(self._store.job, key)) is not None and job.status == "queued":
-                await self._attempt(job)
-                self._changed(key)
-
-    async def _attempt(self, job: Job) -> None:
-        limit_s = job.time_limit_s + self._settings.overtime_s
-        try:
-            await self._pool.run(limit_s, solve_queued, self._settings, job.key)
-        except TimeoutError:
-            logger.warning("killed the solve of %s after %g s", job.key, limit_s)
-            await asyncio.to_thread(self._store.overrun, job.key)
-        except WorkerLostError as lost:
-            logger.warning("lost the solve of %s: %s", job.key, lost)
-            crashed = document("crashed", 500, "The solve crashed", f"{lost}, twice")
-            await asyncio.to_thread(self._store.lost, job.key, crashed)
-        except Exception as error:
-            logger.exception("the solve of %s failed", job.key)
-            internal = document("internal", 500, "The solve failed", f"{type(error).__name__}: {error}")
-            await asyncio.to_thread(self._store.fail, job.key, internal)
+            await self._attempts.run(key)
 
     def _end(self, key: str, task: asyncio.Task[None]) -> None:
         del self._tasks[key]

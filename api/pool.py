@@ -6,6 +6,7 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -31,10 +32,13 @@ class Pool:
     ----------
     workers
         How many tasks run at once; more wait.
+    memory_bytes
+        How much data each may have; one that asks for more gets a ``MemoryError``, or dies where native code asks.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, memory_bytes: int | None = None) -> None:
         self._workers = workers
+        self._memory_bytes = memory_bytes
         self._pool = self._new()
 
     def start(self) -> None:
@@ -66,7 +70,7 @@ class Pool:
 
     def _new(self) -> ProcessPool:
         context = multiprocessing.get_context("spawn")
-        return ProcessPool(self._workers, initializer=_prepare, context=context)
+        return ProcessPool(self._workers, initializer=_prepare, initargs=(self._memory_bytes,), context=context)
 
     def _schedule(
         self, timeout_s: float | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -86,8 +90,11 @@ def _end(pool: ProcessPool) -> None:
     pool.join()
 
 
-def _prepare() -> None:
+def _prepare(memory_bytes: int | None) -> None:
     """In a new worker: die at once when told to, even inside native code, and when the parent is gone."""
+    if memory_bytes is not None:
+        # What is written to, rather than RLIMIT_AS: native threads reserve much address space that they never use.
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow_parent, daemon=True).start()
 

@@ -11,7 +11,7 @@ from api import desk
 from api.catalog import Catalog, Shown
 from api.database import Database
 from api.events import Events
-from api.jobs import Jobs
+from api.jobs import Jobs, LocalJobs
 from api.pool import Pool, WorkerLostError
 from api.profiles import Profiles
 from api.refusal import Refusal, document
@@ -36,18 +36,17 @@ class Service:
         self._store = Store(self._database)
         self._desk = Pool(settings.desk_workers)
         self._catalog = Catalog(self._store, is_sound=self._is_sound, on_discard=lambda key: self._jobs.start(key))
-        self._jobs = Jobs(settings, self._store, self._catalog.changed)
+        self._jobs: Jobs = LocalJobs(settings, self._store, self._catalog.changed)
         self._profiles = Profiles(self._database)
         self._events = Events(self._catalog, self._store)
         self._submitting: SingleFlight[str] = SingleFlight()
         self._known: Shelf[str] = Shelf(KNOWN_BODIES)
 
     async def start(self) -> None:
-        """Make the store ready and take up what an earlier service left unfinished."""
+        """Make the store ready and take up what is queued."""
         await asyncio.to_thread(self._database.migrate)
         self._desk.start()
-        for key in await asyncio.to_thread(self._store.recover):
-            self._jobs.start(key)
+        await self._jobs.open()
 
     def close(self) -> None:
         """Answer everyone who waits, with what there is."""

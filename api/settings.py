@@ -19,6 +19,11 @@ def _half_of_the_cores() -> int:
     return max(1, len(os.sched_getaffinity(0)) // 2)
 
 
+def _share_of_the_memory() -> int:
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1 << 28, installed * 3 // 4 // _half_of_the_cores())
+
+
 class Settings(BaseSettings, Record):
     """How one service runs; what is not given is read from the environment (``ZBPLAN_PORT``, …).
 
@@ -45,6 +50,10 @@ class Settings(BaseSettings, Record):
     """How long one of these may take."""
     overtime_s: Annotated[float, Field(ge=0)] = 30.0
     """How long past its time_limit_s a solve may run before its worker is killed."""
+    solver_memory_bytes: Annotated[int, Field(ge=1 << 28)] = Field(default_factory=_share_of_the_memory)
+    """How much memory a solver process may have; one that needs more fails its solve and nothing else."""
+    lease_s: Annotated[float, Field(gt=0)] = 15.0
+    """How long after the last sign of life of a service or worker its solves are taken up by another."""
     retry_after_s: Annotated[float, Field(ge=0)] = 60.0
     """How long a failed problem stays failed before a POST takes it up again."""
     grace_s: Annotated[int, Field(ge=0)] = 5

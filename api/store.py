@@ -6,25 +6,40 @@ Each method is one transaction. What may change a job says so in its ``WHERE``, 
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Select, delete, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, insert, select, tuple_, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql import Update
 
+from api.clock import EpochSeconds
 from api.database import Database
 from api.documents import text_of
-from api.refusal import ErrorDocument
+from api.refusal import ErrorDocument, document
 from api.resource import UNDER_WAY, Job, Progress, Status, Summary, now
 from api.tables import PlanRow, ProblemRow
 from zbplan.plan import Bound, Plan
 from zbplan.problem import Problem
 
+T = TypeVar("T")
+
 ATTEMPTS = 2
-"""How often a solve is begun before its crashes count as failure."""
+"""How often a solve is begun before the crashes of its workers count as failure."""
+
+OWNERS = 5
+"""How often a solve is begun before its loss with all of its service counts as failure: those die of other things."""
+
+LEFT_BEHIND = document(
+    "crashed", 500, "The solve crashed", f"found the services that solved it gone, {OWNERS} times; try again later"
+)
+
+_UNCLAIMED: dict[str, object] = {"claim": None, "leased_until_s": None}
 
 _JOB = tuple(getattr(ProblemRow, name) for name in Job.__dataclass_fields__)
 _PROGRESS = tuple(getattr(PlanRow, name) for name in Progress.__dataclass_fields__)
@@ -32,6 +47,15 @@ _SUMMARY = (
     *(getattr(ProblemRow, name) for name in ("key", "status", "submitted_at", "started_at", "finished_at")),
     *(getattr(PlanRow, name) for name in ("plan_id", "iteration_ms", "bound_ms")),
 )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to solve a problem, which ends when it is renewed too late, or when the solve is cancelled."""
+
+    key: str
+    token: str
+    time_limit_s: float
 
 
 class Store:
@@ -94,53 +118,84 @@ class Store:
             best = connection.execute(_best(key)).one_or_none()
         return best is not None and Bound.of(best.bound_ms, best.iteration_ms, "").proven_optimal
 
-    def start(self, key: str) -> Problem | None:
+    def claim(self, key: str, lease_s: float) -> Claim | None:
         """Claim a queued problem for solving; None when it is not, or no longer, queued."""
+        token = secrets.token_hex(16)
+        claim = _set(key, ["queued"], status="solving", started_at=now(), claim=token, leased_until_s=_in(lease_s))
+        claim = claim.values(attempts=ProblemRow.attempts + 1).returning(ProblemRow.time_limit_s)
         with self._database.write() as connection:
-            claim = _set(key, ["queued"], status="solving", started_at=now())
-            if not _change(connection, claim.values(attempts=ProblemRow.attempts + 1)):
-                return None
-            text = connection.execute(select(ProblemRow.problem).where(ProblemRow.key == key)).scalar_one()
-        return Problem.parse_json(text)
+            time_limit_s = connection.execute(claim).scalar_one_or_none()
+        return None if time_limit_s is None else Claim(key, token, time_limit_s)
 
-    def improve(self, key: str, plan: Plan) -> None:
+    def renew(self, claims: Sequence[Claim], lease_s: float) -> set[Claim]:
+        """Let claims count for longer; return those that still do."""
+        renew = update(ProblemRow).where(ProblemRow.claim.in_([claim.token for claim in claims]))
+        renew = renew.values(leased_until_s=_in(lease_s)).returning(ProblemRow.claim)
+        with self._database.write() as connection:
+            kept = set(connection.execute(renew).scalars())
+        return {claim for claim in claims if claim.token in kept}
+
+    def problem(self, claim: Claim) -> Problem | None:
+        """Return what is to be solved; None when the claim is gone."""
+        with self._database.read() as connection:
+            text = connection.execute(_held(claim, ProblemRow.problem)).scalar_one_or_none()
+        return None if text is None else Problem.parse_json(text)
+
+    def improve(self, claim: Claim, plan: Plan) -> None:
         """Keep a plan, which must be legal, if it is better than the one there or as good with a better bound."""
         with self._database.write() as connection:
-            self._improve(connection, key, plan)
+            _improve(connection, claim, plan)
 
-    def finish(self, key: str, plan: Plan) -> None:
+    def finish(self, claim: Claim, plan: Plan) -> None:
         """Keep the last plan of a solve, if it is the best, and say that the solve is done."""
         with self._database.write() as connection:
-            self._improve(connection, key, plan)
-            _change(connection, _set(key, ["solving"], status="done", finished_at=now()))
+            _improve(connection, claim, plan)
+            _change(connection, _end(claim, "done"))
 
-    def _improve(self, connection: Connection, key: str, plan: Plan) -> None:
-        best = connection.execute(_best(key)).one_or_none()
-        offered = (-plan.metrics.iteration_ms, plan.bound.iteration_ms)
-        if best is None or offered > (-best.iteration_ms, best.bound_ms):
-            _change(connection, _set(key, ["solving"], plan=_insert_plan(connection, plan)))
-
-    def overrun(self, key: str) -> None:
+    def overrun(self, claim: Claim) -> None:
         """Say that a solve was killed past its time: done if there is a plan, which is then the best so far."""
         with self._database.write() as connection:
-            _change(connection, _set(key, ["solving"], status="done", finished_at=now()))
+            _change(connection, _end(claim, "done"))
 
-    def fail(self, key: str, error: ErrorDocument) -> None:
+    def fail(self, claim: Claim, error: ErrorDocument) -> None:
         """Say that a solve failed; the best plan so far stays."""
         with self._database.write() as connection:
-            _change(connection, _fail(key, error))
+            _change(connection, _end(claim, "failed").values(error=error.to_bytes()))
 
-    def lost(self, key: str, error: ErrorDocument) -> None:
+    def lost(self, claim: Claim, error: ErrorDocument) -> None:
         """Say that the worker of a solve is gone: queued again, or failed when that was the last attempt."""
         with self._database.write() as connection:
-            again = _set(key, ["solving"], status="queued").where(ProblemRow.attempts < ATTEMPTS)
-            if not _change(connection, again):
-                _change(connection, _fail(key, error))
+            if not _change(connection, _give_back(claim).where(ProblemRow.attempts < ATTEMPTS)):
+                _change(connection, _end(claim, "failed").values(error=error.to_bytes()))
+
+    def release(self, claim: Claim) -> None:
+        """Queue a problem again whose solve was stopped through no fault of its own."""
+        with self._database.write() as connection:
+            _change(connection, _give_back(claim).values(attempts=ProblemRow.attempts - 1))
+
+    def reap(self) -> None:
+        """Queue again what was claimed by those who no longer renew their leases."""
+        left = select(ProblemRow.key, ProblemRow.claim, ProblemRow.time_limit_s)
+        left = left.where(ProblemRow.status == "solving", ProblemRow.leased_until_s < EpochSeconds())
+        with self._database.read() as connection:
+            claims = [Claim(key, str(token), limit_s) for key, token, limit_s in connection.execute(left)]
+        for claim in claims:
+            with self._database.write() as connection:
+                late = ProblemRow.leased_until_s < EpochSeconds()
+                if not _change(connection, _give_back(claim).where(late, ProblemRow.attempts < OWNERS)):
+                    failed = _end(claim, "failed").values(error=LEFT_BEHIND.to_bytes())
+                    _change(connection, failed.where(late))
+
+    def queued(self) -> list[str]:
+        """Return the keys of all queued problems, oldest first."""
+        keys = select(ProblemRow.key).where(ProblemRow.status == "queued").order_by(ProblemRow.submitted_at)
+        with self._database.read() as connection:
+            return list(connection.execute(keys).scalars())
 
     def cancel(self, key: str) -> None:
         """Stop wanting a solve; the best plan so far stays."""
         with self._database.write() as connection:
-            _change(connection, _set(key, UNDER_WAY, status="cancelled", finished_at=now()))
+            _change(connection, _set(key, UNDER_WAY, status="cancelled", finished_at=now(), **_UNCLAIMED))
 
     def discard(self, plan: int) -> str | None:
         """Throw a damaged plan away; return the key of the problem that is queued again because it was the best."""
@@ -151,14 +206,6 @@ class Store:
                 _change(connection, _queue(key, None).values(plan=None))
             connection.execute(delete(PlanRow).where(PlanRow.id == plan))
             return key
-
-    def recover(self) -> list[str]:
-        """Queue what a service that is gone was solving; return the keys of all queued problems, oldest first."""
-        with self._database.write() as connection:
-            _change(connection, _set(None, ["solving"], status="queued", attempts=0))
-        queued = select(ProblemRow.key).where(ProblemRow.status == "queued").order_by(ProblemRow.submitted_at)
-        with self._database.read() as connection:
-            return list(connection.execute(queued).scalars())
 
     def job(self, key: str) -> Job | None:
         """Return how far the solve of a problem is."""
@@ -219,20 +266,47 @@ def _best(key: str) -> Select[float, float]:
     return select(PlanRow.iteration_ms, PlanRow.bound_ms).where(PlanRow.id == plan_of)
 
 
-def _set(key: str | None, from_: Sequence[Status] | frozenset[Status] | None, **changes: object) -> Update:
-    """Change a job, or all when ``key`` is None, that is in one of the states, or any when ``from_`` is None."""
-    statement = update(ProblemRow).values(**changes)
-    if key is not None:
-        statement = statement.where(ProblemRow.key == key)
+def _improve(connection: Connection, claim: Claim, plan: Plan) -> None:
+    held = connection.execute(_held(claim, ProblemRow.key).with_for_update()).one_or_none()
+    if held is None:
+        return
+    best = connection.execute(_best(claim.key)).one_or_none()
+    offered = (-plan.metrics.iteration_ms, plan.bound.iteration_ms)
+    if best is None or offered > (-best.iteration_ms, best.bound_ms):
+        _change(connection, _of(claim).values(plan=_insert_plan(connection, plan)))
+
+
+def _held(claim: Claim, column: InstrumentedAttribute[T]) -> Select[T]:
+    """Select something of a claimed problem, unless the claim is gone."""
+    return select(column).where(ProblemRow.key == claim.key, ProblemRow.claim == claim.token)
+
+
+def _of(claim: Claim) -> Update:
+    """Change a claimed problem, unless the claim is gone."""
+    return update(ProblemRow).where(ProblemRow.key == claim.key, ProblemRow.claim == claim.token)
+
+
+def _end(claim: Claim, status: Status) -> Update:
+    return _of(claim).values(status=status, finished_at=now(), **_UNCLAIMED)
+
+
+def _give_back(claim: Claim) -> Update:
+    return _of(claim).values(status="queued", **_UNCLAIMED)
+
+
+def _in(seconds: float) -> ColumnElement[float]:
+    return EpochSeconds() + seconds
+
+
+def _set(key: str, from_: Sequence[Status] | frozenset[Status] | None, **changes: object) -> Update:
+    """Change a problem that is in one of the states, or in any when ``from_`` is None."""
+    statement = update(ProblemRow).where(ProblemRow.key == key).values(**changes)
     return statement if from_ is None else statement.where(ProblemRow.status.in_(from_))
 
 
 def _queue(key: str, from_: Sequence[Status] | None) -> Update:
-    return _set(key, from_, status="queued", attempts=0, error=None, started_at=None, finished_at=None)
-
-
-def _fail(key: str, error: ErrorDocument) -> Update:
-    return _set(key, ["solving"], status="failed", error=error.to_bytes(), finished_at=now())
+    fresh = {"attempts": 0, "error": None, "started_at": None, "finished_at": None}
+    return _set(key, from_, status="queued", **fresh, **_UNCLAIMED)
 
 
 def _change(connection: Connection, statement: Update) -> int:

@@ -34,7 +34,10 @@ class PlanRow(Base):
 
 
 class ProblemRow(Base):
-    """A problem, how far its solve is, and its best plan so far."""
+    """A problem, how far its solve is, and its best plan so far.
+
+    While it is being solved, ``claim`` names who does, and counts until ``leased_until_s`` by the database's clock.
+    """
 
     __tablename__ = "problems"
 
@@ -46,6 +49,8 @@ class ProblemRow(Base):
     finished_at: Mapped[str | None]
     time_limit_s: Mapped[float]
     attempts: Mapped[int]
+    claim: Mapped[str | None]
+    leased_until_s: Mapped[float | None]
     error: Mapped[bytes | None] = mapped_column(LargeBinary)
     plan: Mapped[int | None] = mapped_column(ForeignKey("plans.id"))
 

@@ -89,11 +89,11 @@ def test_restart_loses_nothing(tmp_path: Path, database_url: str) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_solve_is_taken_up_again_after_a_restart(tmp_path: Path, how: signal.Signals) -> None:
-    with running(tmp_path) as server:
+    with running(tmp_path, lease_s=2) as server:
         key = server.begin(problem("held", time_limit_s=600))
         assert server.stop(how) == (-how if how is signal.SIGKILL else 0)
         server.let(key, "release")
-    with running(tmp_path) as server:
+    with running(tmp_path, lease_s=2) as server:
         assert server.get(f"/v1/plans/{key}", Prefer="wait=30").json()["status"] == "done"
         assert len(server.begun(key)) == 2
 

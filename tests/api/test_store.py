@@ -11,7 +11,7 @@ import pytest
 from api.database import Database
 from api.refusal import document
 from api.resource import Job
-from api.store import ATTEMPTS, Store
+from api.store import ATTEMPTS, OWNERS, Claim, Store
 from heuristic import construct
 from solver import solve
 from tests.api.servers import improvable, problem
@@ -36,6 +36,12 @@ def asked(**changes: Any) -> Problem:
 def added(store: Store, problem: Problem) -> Problem:
     store.add(problem, construct(problem))
     return problem
+
+
+def claimed(store: Store, problem: Problem, lease_s: float = 60) -> Claim:
+    claim = store.claim(problem.key, lease_s)
+    assert claim is not None
+    return claim
 
 
 def job(store: Store, problem: Problem) -> Job:
@@ -65,7 +71,7 @@ def test_new_problem_is_queued_with_its_first_plan(store: Store) -> None:
 
 def test_unknown_problem(store: Store) -> None:
     assert store.job("nothing") is None
-    assert store.start("nothing") is None
+    assert store.claim("nothing", 60) is None
     assert store.document(1) is None
     assert store.plan_row("nothing") is None
     assert not store.reopen(asked(), 0)
@@ -82,7 +88,7 @@ def test_second_add_changes_nothing(store: Store) -> None:
 def test_problem_comes_back_as_it_was(store: Store) -> None:
     profile = {**problem()["profile"], "name": "caf\u00e9 \ud800", "environment": {"device": "A100"}}
     new = added(store, asked(profile=profile, memory_limit=[3, 3, 3, 3.5]))
-    assert store.start(new.key) == new
+    assert store.problem(claimed(store, new)) == new
 
 
 def test_one_of_many_claims_wins(store: Store, database_url: str) -> None:
@@ -90,10 +96,11 @@ def test_one_of_many_claims_wins(store: Store, database_url: str) -> None:
     others = [Database(database_url) for _ in range(4)]
     stores = [store, *map(Store, others)]
     with ThreadPoolExecutor(8) as crowd:
-        claims = list(crowd.map(lambda at: stores[at % 5].start(new.key), range(20)))
+        claims = list(crowd.map(lambda at: stores[at % 5].claim(new.key, 60), range(20)))
     for other in others:
         other.close()
-    assert [claim for claim in claims if claim is not None] == [new]
+    (won,) = [claim for claim in claims if claim is not None]
+    assert store.problem(won) == new
     assert job(store, new).status == "solving"
 
 
@@ -102,23 +109,23 @@ def test_better_plan_and_better_bound_are_kept_and_others_not(store: Store) -> N
     worst, better = construct(new.model_copy(update={"method": "gpipe"})), construct(new)
     assert worst.metrics.iteration_ms > better.metrics.iteration_ms
     store.add(new, worst)
-    store.start(new.key)
+    claim = claimed(store, new)
     for offered, kept in (
         (bounded(better, 1), bounded(better, 1)),
         (bounded(better, 2), bounded(better, 2)),
         (bounded(better, 1), bounded(better, 2)),
         (bounded(worst, 3), bounded(better, 2)),
     ):
-        store.improve(new.key, offered)
+        store.improve(claim, offered)
         assert plan_of(store, new) == kept
 
 
 def test_finish_keeps_the_best_plan(store: Store) -> None:
     new = added(store, asked())
-    store.start(new.key)
+    claim = claimed(store, new)
     best = bounded(construct(new), 5)
-    store.improve(new.key, best)
-    store.finish(new.key, bounded(best, 4))
+    store.improve(claim, best)
+    store.finish(claim, bounded(best, 4))
     assert plan_of(store, new) == best
     found = job(store, new)
     assert found.status == "done"
@@ -128,30 +135,28 @@ def test_finish_keeps_the_best_plan(store: Store) -> None:
 def test_plan_id_leads_to_its_first_document(store: Store) -> None:
     new = added(store, asked())
     first = job(store, new).plan
-    store.start(new.key)
-    store.finish(new.key, bounded(construct(new), 5))
+    store.finish(claimed(store, new), bounded(construct(new), 5))
     assert job(store, new).plan != first
     assert store.plan_row(construct(new).plan_id) == first
 
 
 def test_what_comes_after_a_cancel_is_not_kept(store: Store) -> None:
     new = added(store, asked())
-    store.start(new.key)
+    claim = claimed(store, new)
     store.cancel(new.key)
     before = job(store, new)
     assert before.status == "cancelled"
-    store.improve(new.key, bounded(construct(new), 5))
-    store.finish(new.key, bounded(construct(new), 5))
-    store.lost(new.key, CRASHED)
-    store.fail(new.key, CRASHED)
+    store.improve(claim, bounded(construct(new), 5))
+    store.finish(claim, bounded(construct(new), 5))
+    store.lost(claim, CRASHED)
+    store.fail(claim, CRASHED)
     assert job(store, new) == before
 
 
 def test_lost_worker_is_forgiven_until_the_last_attempt(store: Store) -> None:
     new = added(store, asked())
     for attempt in range(1, ATTEMPTS + 1):
-        assert store.start(new.key) == new
-        store.lost(new.key, CRASHED)
+        store.lost(claimed(store, new), CRASHED)
         assert job(store, new).status == ("queued" if attempt < ATTEMPTS else "failed")
     assert job(store, new).error == CRASHED.to_bytes()
     assert plan_of(store, new) == construct(new)
@@ -159,37 +164,33 @@ def test_lost_worker_is_forgiven_until_the_last_attempt(store: Store) -> None:
 
 def test_overrun_is_done(store: Store) -> None:
     new = added(store, asked())
-    store.start(new.key)
-    store.overrun(new.key)
+    store.overrun(claimed(store, new))
     assert job(store, new).status == "done"
 
 
 def test_reopened_after_a_cancel_with_all_attempts(store: Store) -> None:
     new = added(store, asked())
     for _ in range(ATTEMPTS):
-        store.start(new.key)
-        store.lost(new.key, CRASHED)
+        store.lost(claimed(store, new), CRASHED)
     assert store.reopen(new, 60)
     assert job(store, new).status == "failed"
     assert store.reopen(new, 0)
     found = job(store, new)
     assert (found.status, found.error, found.started_at, found.finished_at) == ("queued", None, None, None)
-    store.start(new.key)
-    store.lost(new.key, CRASHED)
+    store.lost(claimed(store, new), CRASHED)
     assert job(store, new).status == "queued"
 
 
 def test_more_time_reopens_a_plan_that_is_not_optimal(store: Store) -> None:
     new = added(store, Problem.parse(improvable(time_limit_s=10)))
     longer = new.model_copy(update={"time_limit_s": 20})
-    store.start(new.key)
-    store.finish(new.key, solve(new))
+    store.finish(claimed(store, new), solve(new))
     assert not plan_of(store, new).bound.proven_optimal
     assert store.reopen(new, 0)
     assert job(store, new).status == "done"
     assert store.reopen(longer, 0)
     assert job(store, new).status == "queued"
-    assert store.start(new.key) == longer
+    assert store.problem(claimed(store, new)) == longer
 
 
 def test_more_time_is_given_to_a_queued_problem(store: Store) -> None:
@@ -199,13 +200,52 @@ def test_more_time_is_given_to_a_queued_problem(store: Store) -> None:
         assert job(store, new).time_limit_s == kept
 
 
-def test_recover_queues_what_was_being_solved_oldest_first(store: Store) -> None:
+def test_queued_problems_come_oldest_first(store: Store) -> None:
     first, second, done = added(store, asked()), added(store, asked()), added(store, asked())
-    store.start(done.key)
-    store.finish(done.key, construct(done))
-    store.start(second.key)
-    assert store.recover() == [first.key, second.key]
-    assert job(store, second).status == "queued"
+    store.finish(claimed(store, done), construct(done))
+    assert store.queued() == [first.key, second.key]
+
+
+def test_lease_that_runs_out_is_taken_up_and_its_holder_can_change_nothing(store: Store) -> None:
+    new = added(store, asked())
+    late, kept = claimed(store, new, lease_s=-1), claimed(store, added(store, asked()))
+    assert store.renew([late, kept], -1) == {late, kept}
+    assert store.renew([kept], 60) == {kept}
+    store.reap()
+    assert store.queued() == [new.key]
+    second = claimed(store, new)
+    before = job(store, new)
+    assert store.renew([late, second], 60) == {second}
+    assert store.problem(late) is None
+    store.overrun(late)
+    store.release(late)
+    store.improve(late, bounded(construct(new), 5))
+    store.finish(late, bounded(construct(new), 5))
+    store.lost(late, CRASHED)
+    store.fail(late, CRASHED)
+    store.reap()
+    assert job(store, new) == before
+    assert store.progress(new.key, before.plan or 0) == []
+
+
+def test_solve_whose_services_all_die_fails_in_the_end(store: Store) -> None:
+    new = added(store, asked())
+    for owner in range(1, OWNERS + 1):
+        claimed(store, new, lease_s=-1)
+        store.reap()
+        assert job(store, new).status == ("queued" if owner < OWNERS else "failed")
+    error = job(store, new).error
+    assert error is not None
+    assert b"urn:zbplan:error:crashed" in error
+
+
+def test_released_problem_has_lost_no_attempt(store: Store) -> None:
+    new = added(store, asked())
+    for _ in range(ATTEMPTS + 1):
+        store.release(claimed(store, new))
+        assert job(store, new).status == "queued"
+    store.lost(claimed(store, new), CRASHED)
+    assert job(store, new).status == "queued"
 
 
 def test_discarded_plan_is_gone_and_its_row_not_given_again(store: Store) -> None:
@@ -215,8 +255,7 @@ def test_discarded_plan_is_gone_and_its_row_not_given_again(store: Store) -> Non
     assert store.discard(row) == new.key
     found = job(store, new)
     assert (found.status, found.plan) == ("queued", None)
-    store.start(new.key)
-    store.finish(new.key, construct(new))
+    store.finish(claimed(store, new), construct(new))
     again = job(store, new).plan
     assert again is not None
     assert again > row

@@ -1,0 +1,86 @@
+"""Leases: what keeps a claim alive while its solve runs, and ends it when the process that made it is gone.
+
+Of services that share a database, any may solve any problem. Each renews the leases of what it solves; a lease that
+runs out means that its process, or its machine, is gone, and the problem is queued again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from api.store import Claim, Store
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+"""How often at least the store is asked whether a claim still holds: a solve may have been cancelled elsewhere."""
+
+BEATS_PER_LEASE = 4
+
+
+class Leases:
+    """Renews the leases of solves under way, stops solves whose claims are gone, and queues what others left behind.
+
+    Parameters
+    ----------
+    store, lease_s
+        Where claims are; how long they hold without a renewal.
+    sweep
+        Called after every beat, to take up what is queued.
+    """
+
+    def __init__(self, store: Store, lease_s: float, sweep: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._lease_s = lease_s
+        self._sweep = sweep
+        self._held: dict[Claim, asyncio.Future[Any]] = {}
+        self._beating: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._beating = asyncio.create_task(self._beat())
+
+    async def stop(self) -> None:
+        """Stop beating."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+
+    async def hold(self, claim: Claim, solve: asyncio.Future[Any]) -> None:
+        """Keep a claim alive until its solve ends; cancel the solve when the claim is gone, or this is cancelled."""
+        self._held[claim] = solve
+        try:
+            await asyncio.wait([solve])
+        finally:
+            del self._held[claim]
+            solve.cancel()
+
+    async def _beat(self) -> None:
+        clock = asyncio.get_running_loop()
+        well_since = clock.time()
+        while True:
+            await asyncio.sleep(min(BEAT_S, self._lease_s / BEATS_PER_LEASE))
+            try:
+                await self._renew()
+                # After an outage of the store all leases have run out, and their holders need time to renew them.
+                if clock.time() - well_since > self._lease_s:
+                    await asyncio.to_thread(self._store.reap)
+                await self._sweep()
+            except SQLAlchemyError as error:
+                well_since = clock.time()
+                logger.warning("the store cannot be used: %s", error)
+
+    async def _renew(self) -> None:
+        held = list(self._held)
+        if not held:
+            return
+        kept = await asyncio.to_thread(self._store.renew, held, self._lease_s)
+        for claim in set(held) - kept:
+            if (solve := self._held.get(claim)) is not None:
+                logger.info("stopping the solve of %s: its claim is gone", claim.key)
+                solve.cancel()
