@@ -28,6 +28,7 @@ format: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.runtime_store
+	$(BIN)/python -m benchmarks.emulated_stages
 	$(BIN)/python -m benchmarks.post_validated
 	$(BIN)/python -m benchmarks.profiling
 

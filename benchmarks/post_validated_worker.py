@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn, optim
+from torch import nn, optim
 from torch.distributed.pipelining import PipelineStage
 
 import heuristic
+from benchmarks.sleeping import FLOATS, Sleeping
 from runtime_client import PlanSchedule, PostValidatedOptimizer, master_weights
 from zbplan.plan import Plan
 from zbplan.problem import Problem
@@ -25,8 +24,6 @@ from zbplan.problem import Problem
 RANKS = 4
 MICROBATCHES = 8
 F_MS, B_MS, W_MS, COMM_MS = 60.0, 75.0, 50.0, 1.0
-FLOATS = 1 << 16
-"""256 KiB pass between stages."""
 WEIGHTS = (128, 1024)
 """Of each of a stage's four weights. AdamW takes 1.3 ms for them on a CPU: 0.1 % of an iteration, as on devices."""
 WAYS = {
@@ -36,40 +33,6 @@ WAYS = {
 }
 """Which plan is run, and how the optimizer steps."""
 ROUNDS, SKIP, KEEP = 3, 2, 5
-
-
-class Sleeping(nn.Module):
-    """A stage whose F, B and W sleep; W adds to the gradients of all weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(WEIGHTS)) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Sleep for F."""
-        return _Sleep.apply(x, self.weights[0])
-
-    def take(self) -> Callable[[], None]:
-        """Return the W of a microbatch."""
-        return self._weigh
-
-    def _weigh(self) -> None:
-        began = time.perf_counter()
-        for weight in self.weights:
-            weight.grad = torch.full(WEIGHTS, 1e-6) if weight.grad is None else weight.grad.add_(1e-6)
-        time.sleep(max(0.0, W_MS / 1e3 - (time.perf_counter() - began)))
-
-
-class _Sleep(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        time.sleep(F_MS / 1e3)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
-        time.sleep(B_MS / 1e3)
-        return dy.clone(), None
 
 
 class NotValidated:
@@ -101,7 +64,7 @@ def plan_for(optimizer: str) -> Plan:
 def train(plan: Plan, mode: str) -> float:
     """Train with a plan and return the mean time from one iteration's end to the next on this rank, in milliseconds."""
     rank = dist.get_rank()
-    module = Sleeping()
+    module = Sleeping(F_MS, B_MS, W_MS, WEIGHTS)
     stage = PipelineStage(module, rank, RANKS, torch.device("cpu"), dw_builder=module.take)
     schedule = PlanSchedule(stage, plan, lambda output, target: output.mean())
     inner = optim.AdamW(module.parameters(), lr=1e-4)
