@@ -20,11 +20,12 @@ from profiler.microbatch import Stage
 from profiler.model import LayeredModel, Splitter, StagedModel
 from profiler.progress import Progress, Silent
 from profiler.ranks import Ranks, all_ranks
-from profiler.samples import FEWEST, NEVER, Duration, Steps
+from profiler.samples import Steps
 from profiler.stage import StageFigures, Way, measure_stage
 from profiler.transfer import Boundary, time_transfers
 from profiler.walk import Walk
 from zbplan import placement as placements
+from zbplan.duration import FEWEST, NEVER, Duration
 from zbplan.placement import Placement
 from zbplan.profile import EngineMode, Profile
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from pydantic import JsonValue
 
-from profiler.samples import Duration
 from profiler.stage import StageFigures
+from zbplan.duration import Duration
 from zbplan.evidence import TIMES, Check
 from zbplan.layers import even_starts
 from zbplan.placement import Placement

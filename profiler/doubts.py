@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from profiler.errors import MeasurementError
-from profiler.samples import Duration
 from profiler.stage import StageFigures
+from zbplan.duration import Duration
 
 ADVICE = (
     "measure on machines that do nothing else, pin processes to cores, take more samples (--samples), or keep it as "

@@ -29,11 +29,12 @@ from profiler.microbatch import Stage
 from profiler.model import Splitter
 from profiler.progress import Silent
 from profiler.ranks import Ranks, between
-from profiler.samples import NEVER, Duration, Steps
+from profiler.samples import Steps
 from profiler.sandbox import untouched
 from profiler.stage import StageFigures, dtype_of
 from profiler.taps import LOSS, Tap
 from profiler.transfer import Boundary, TensorKind
+from zbplan.duration import NEVER, Duration
 from zbplan.evidence import Check
 from zbplan.placement import Placement
 from zbplan.profile import EngineMode, Profile

@@ -1,21 +1,12 @@
-"""Durations: the median of steady samples, with their spread and number."""
+"""Steps: how many times an op is run, and which of them count."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from profiler.errors import MeasurementError
-
-FEWEST = 3
-"""Steady samples below which a median says nothing."""
-
-WIDEST = 0.10
-"""Spread, in parts of the median, above which a median is not to be trusted."""
-
-MATTERS = 0.01
-"""A spread below this part of a stage's F, B and W together is no matter, however short the op itself."""
+from zbplan.duration import FEWEST, Duration
 
 
 @dataclass(frozen=True)
@@ -49,41 +40,3 @@ class Steps:
     def duration(self, samples_ms: Sequence[float]) -> Duration:
         """Return the median and spread of the steady ones among the samples of all runs."""
         return Duration.of(samples_ms[self.warmup :])
-
-
-@dataclass(frozen=True)
-class Duration:
-    """How long an op takes.
-
-    Attributes
-    ----------
-    median_ms
-        Median of the steady samples.
-    spread_ms
-        Their median absolute deviation.
-    samples
-        Their number; 0 for an op that does not exist.
-    """
-
-    median_ms: float
-    spread_ms: float
-    samples: int
-
-    @classmethod
-    def of(cls, samples_ms: Sequence[float]) -> Duration:
-        """Return the median of samples."""
-        middle = median(samples_ms)
-        return cls(middle, median(abs(sample - middle) for sample in samples_ms), len(samples_ms))
-
-    def doubt(self, microbatch_ms: float) -> str | None:
-        """Return what makes this median unsure, next to a stage's F, B and W of a microbatch; None for nothing."""
-        if 0 < self.samples < FEWEST:
-            return f"found {self.samples} steady samples; needed {FEWEST} or more"
-        if self.spread_ms > max(WIDEST * self.median_ms, MATTERS * microbatch_ms):
-            found = f"{self.spread_ms:.3g} ms around {self.median_ms:.4g} ms ({self.spread_ms / self.median_ms:.0%})"
-            return f"found a spread of {found} over {self.samples} samples; needed {WIDEST:.0%} or less"
-        return None
-
-
-NEVER = Duration(0.0, 0.0, 0)
-"""The duration of an op that a stage does not have."""

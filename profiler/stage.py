@@ -16,8 +16,9 @@ from profiler.clock import clock_for
 from profiler.memory import state_after_a_step, static_bytes
 from profiler.microbatch import Stage, named, run_microbatch
 from profiler.model import OptimizerFactory, Splitter
-from profiler.samples import NEVER, Duration, Steps
+from profiler.samples import Steps
 from profiler.splitting import split_backward
+from zbplan.duration import NEVER, Duration
 from zbplan.profile import EngineMode
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from profiler.clock import clock_for
 from profiler.microbatch import Tensors
-from profiler.samples import NEVER, Duration, Steps
+from profiler.samples import Steps
+from zbplan.duration import NEVER, Duration
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 import pytest
 
 from profiler.checks import iteration_checks, stage_checks
-from profiler.samples import NEVER, Duration
 from profiler.stage import StageFigures
+from zbplan.duration import NEVER, Duration
 
 
 def figure(f: float, b: float, w: float, bw: float, microbatch: float | None = None) -> StageFigures:

@@ -3,7 +3,8 @@ import re
 import pytest
 
 from profiler.errors import MeasurementError
-from profiler.samples import NEVER, Duration, Steps
+from profiler.samples import Steps
+from zbplan.duration import NEVER, Duration
 
 
 def test_slow_first_step_is_not_averaged_in() -> None:

@@ -4,10 +4,11 @@ from torch import Tensor, nn
 
 from profiler.errors import MeasurementError
 from profiler.microbatch import Stage
-from profiler.samples import NEVER, Steps
+from profiler.samples import Steps
 from profiler.stage import StageFigures, Way, measure_stage
 from runtime_client.weight_grad_store import split as split_linears
 from tests.profiler.emulated import B_MS, F_MS, HELD, KEPT, W_MS, WIDTH, Broken, Emulated, sgd, split
+from zbplan.duration import NEVER
 
 ROW = WIDTH * 4
 CPU = torch.device("cpu")

@@ -31,6 +31,7 @@ FROZEN = {
     "validate": ["PLAN.json"],
     "show": ["PLAN.json", "--critical-path", "--from-ms", "--to-ms", "--width"],
     "compare": ["PROBLEM.json", "--json"],
+    "trace": ["PLAN.json", "TRACE.json", "--json", "--chrome", "--replan", "--force"],
     "export": ["PLAN.json", "--format -f", "--output -o"],
     "serve": ["--host", "--port", "--database-url"],
     "profile": [],

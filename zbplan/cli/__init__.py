@@ -17,6 +17,7 @@ COMMANDS = (
     "show",
     "compare",
     "export",
+    "trace",
     "serve",
     "profile",
     "estimate",
