@@ -114,7 +114,7 @@ class Joined:
     @property
     def dependency_wait_ms(self) -> FloatArray:
         """The same, from the first start of all ops on, as the plan counts it: float64[steps, n]."""
-        return np.nan_to_num(np.maximum(0.0, self.wait_end) - np.maximum(0.0, self.wait_start))
+        return np.asarray(np.nan_to_num(np.maximum(0.0, self.wait_end) - np.maximum(0.0, self.wait_start)))
 
     @cached_property
     def kind(self) -> IntArray:
