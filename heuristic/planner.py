@@ -1,7 +1,8 @@
-"""The planner between the names: a search for the policy whose list schedule is best.
+"""The planner between the names: a search for the policy whose list schedule is best, then for the best orders nearby.
 
-It starts from the schedules that have a name and from random policies, and changes the better ones a little. Small
-groups of policies develop apart at first, so that one lucky start does not crowd out the rest, and together later.
+Policies come first. They start from the schedules that have a name and from random policies, and the better ones change
+a little. Small groups of policies develop apart at first, so that one lucky start does not crowd out the rest, and
+together later. Then the best orders of different policies are annealed, and after each round the better half goes on.
 The effort is counted in scheduled ops, never in seconds: equal inputs give equal plans.
 """
 
@@ -9,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
+from heuristic.anneal import anneal
 from heuristic.list_schedule import Policy, Task, list_schedule, task_of
 from heuristic.objective import iteration
 from heuristic.variation import Variation
@@ -24,15 +27,30 @@ QUICK = 200_000
 THOROUGH = 40_000_000
 """Scheduled ops of an effort that takes up to about ten seconds."""
 
+POLICIES = 0.3
+"""Part of the effort that goes into policies; the rest anneals."""
+
 GROUPS = 6
 RANDOM_PART, APART = 0.25, 0.6
-"""Parts of the effort: until then policies are random; until then groups develop apart."""
+"""Parts of the tries: until then policies are random; until then groups develop apart."""
 
 REPEATED = 3
 """How many of the best starts have their block repeated."""
 
 OVERHEAD = 500
 """What one schedule costs beside its ops, in ops."""
+
+CONTENDERS = (1, 2, 4, 8)
+"""How many orders may begin to be annealed; half of them go on each time."""
+
+HEATS = (0.1, 0.03, 0.0)
+"""What annealing starts from, one call after the other, in mean durations of an op."""
+
+CALL = 1_000
+"""Tries of one call of annealing if every one of them times all ops."""
+
+CHEAPER = 16
+"""How many ops annealing puts in sequence or times while a policy schedules one."""
 
 
 def improvements(
@@ -52,11 +70,12 @@ def improvements(
         Asked between tries whether to end; without starts at least one try is made.
     """
     search, floor = _Search(instance, starts), least_work(instance)
-    steps = max(2, effort // (int(instance.duration[:3].size) + OVERHEAD))
-    for step in range(steps):
-        if search.best <= floor or (search.best < UNLIMITED and stop()):
+    tries = chain(search.policies(int(POLICIES * effort)), search.annealing(int((1 - POLICIES) * effort * CHEAPER)))
+    while search.best > floor and not (search.best < UNLIMITED and stop()):
+        try:
+            orders = next(tries)
+        except StopIteration:
             return
-        orders = search.try_one(step / steps)
         if orders is not None:
             yield orders
 
@@ -85,41 +104,78 @@ class _Group:
 
 
 class _Search:
-    """Groups of policies, and how the next one comes about."""
+    """Groups of policies and how the next one comes about, and the best orders of all."""
 
     def __init__(self, instance: Instance, starts: Sequence[Orders]) -> None:
         self.instance = instance
         self.task: Task = task_of(instance)
         self.variation = Variation(instance)
         self.groups = [_Group(size=6) for _ in range(GROUPS)]
-        self.best = min((iteration(instance, orders) for orders in starts), default=UNLIMITED)
+        self.best = UNLIMITED
         self.serial = 0
+        self.contenders: list[tuple[int, int, Orders]] = []
         self.blocks = []
         self.waiting: list[Policy] = []
         for orders in starts:
             like = self.variation.like(simulate(instance, orders))
+            objective = iteration(instance, orders)
+            self.best = min(self.best, objective)
+            self._compete(objective, orders)
             self.blocks.append(self.variation.block_of(like))
             self.waiting.append(like)
         for block in self.blocks[:REPEATED]:
             self.waiting.extend(self.variation.repeating(block))
 
-    def try_one(self, part: float) -> Orders | None:
-        """Schedule one more policy, at some part of the effort; return its orders if they are the best so far."""
-        if part >= APART and len(self.groups) > 1:
-            self._merge()
-        group = self.groups[self.serial % len(self.groups)]
-        orders, objective = self._judge(group, self._next(group, part))
-        if objective >= self.best:
-            return None
-        self.best = objective
-        return orders
+    def policies(self, effort: int) -> Iterator[Orders | None]:
+        """Schedule one policy after the other; yield the orders where they are the best so far, else None."""
+        steps = max(2, effort // (int(self.instance.duration[:3].size) + OVERHEAD))
+        for step in range(steps):
+            if step >= APART * steps and len(self.groups) > 1:
+                self._merge()
+            group = self.groups[self.serial % len(self.groups)]
+            policy = self._next(group, step / steps)
+            orders = list_schedule(self.task, policy)
+            objective = iteration(self.instance, orders)
+            group.offer(objective, self.serial, policy)
+            self._compete(objective, orders)
+            yield orders if self._is_best(objective) else None
 
-    def _judge(self, group: _Group, policy: Policy) -> tuple[Orders, int]:
-        orders = list_schedule(self.task, policy)
-        objective = iteration(self.instance, orders)
-        group.offer(objective, self.serial, policy)
+    def annealing(self, effort: int) -> Iterator[Orders | None]:
+        """Anneal the contenders, fewer in every round; yield as ``policies`` does."""
+        ops = sum(len(orders.ops) for _, _, orders in self.contenders[:1])
+        calls = effort // max(1, CALL * ops)
+        count = max((count for count in CONTENDERS if count * count.bit_length() <= calls), default=1)
+        rounds = count.bit_length()
+        while count > 0 and ops <= effort:
+            going_on, self.contenders = self.contenders[:count], []
+            for _, _, orders in going_on:
+                yield from self._annealed(orders, effort // (rounds * count))
+            count //= 2
+
+    def _annealed(self, orders: Orders, effort: int) -> Iterator[Orders | None]:
+        """Anneal orders again and again, from the best that came of them, which then compete with others."""
+        calls = max(1, effort // (CALL * len(orders.ops)))
+        for call in range(calls):
+            heat = HEATS[call % len(HEATS)] if calls > 1 else HEATS[-1]
+            orders = anneal(self.instance, orders, effort=effort // calls, heat=heat, seed=self.serial + 1)
+            objective = iteration(self.instance, orders)
+            self.serial += 1
+            yield orders if self._is_best(objective) else None
+        self._compete(iteration(self.instance, orders), orders)
+
+    def _compete(self, objective: int, orders: Orders) -> None:
+        """Let orders be a contender if they are among the best and no other ones are equally good."""
         self.serial += 1
-        return orders, objective
+        if all(objective != known for known, _, _ in self.contenders):
+            self.contenders.append((objective, self.serial, orders))
+            self.contenders.sort(key=lambda contender: contender[:2])
+            del self.contenders[max(CONTENDERS) :]
+
+    def _is_best(self, objective: int) -> bool:
+        """Return whether an objective is the best so far, and remember it then."""
+        best = objective < self.best
+        self.best = min(self.best, objective)
+        return best
 
     def _next(self, group: _Group, part: float) -> Policy:
         draw = self.variation.random

@@ -89,7 +89,7 @@ def simulate(instance: Instance, orders: Orders, release: IntArray | None = None
 
 
 def _simulate_compiled(instance: Instance, orders: Orders, release: IntArray) -> Schedule:
-    start, end, position = _run(
+    start, end, position = run_orders(
         orders.ops,
         orders.offsets,
         instance.duration,
@@ -103,7 +103,7 @@ def _simulate_compiled(instance: Instance, orders: Orders, release: IntArray) ->
 
 
 @kernel
-def _run(
+def run_orders(
     ops: IntArray,
     offsets: IntArray,
     duration: IntArray,
@@ -112,6 +112,7 @@ def _run(
     backward_lag: IntArray,
     release: IntArray,
 ) -> tuple[IntArray, IntArray, IntArray]:
+    """Return start, end and the position up to which each device ran; positions short of the end are a deadlock."""
     # In one piece: handing the arrays to an inlined part made it 6 times slower (24,576 ops in 1.6 ms, not 0.25).
     _, stages, microbatches = duration.shape
     devices = len(offsets) - 1
