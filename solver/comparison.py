@@ -1,0 +1,62 @@
+"""Comparison: every constructive method and the solver, on one problem."""
+
+from __future__ import annotations
+
+import time
+
+from heuristic import Built, Refused, candidates
+from solver.solve import Options, solve
+from zbplan.comparison import Comparison, Row
+from zbplan.plan import Bound
+from zbplan.problem import Problem
+from zbplan.validate import validate
+
+
+def compare(problem: Problem, *, options: Options | None = None) -> Comparison:
+    """Return what every method makes of a problem, whatever method it names.
+
+    Parameters
+    ----------
+    options
+        Of the solve that makes the row ``auto``.
+    """
+    asked = Problem.parse({**problem.model_dump(), "method": "auto"})
+    _load_kernels()
+    rows = [_row(candidate) for candidate in candidates(asked)]
+    best, bound = _solved(asked, options)
+    return Comparison.of(asked.key, [*rows, best], bound)
+
+
+def _load_kernels() -> None:
+    # They are compiled or loaded when first called, which is no part of what a method takes.
+    profile = {"stages": 2, "t_f_ms": 1, "t_b_ms": 1, "t_w_ms": 1, "t_comm_ms": 0, "m_b_bytes": 1, "m_w_bytes": 1}
+    candidates(Problem.parse({"profile": profile, "devices": 2, "microbatches": 2}))
+
+
+def _row(candidate: Built | Refused) -> Row:
+    """Judge what a method made; that it comes from a builder does not make it legal."""
+    row = Row(
+        method=candidate.method,
+        made_by=candidate.method,
+        placement=candidate.placement,
+        build_ms=candidate.build_ms,
+    )
+    if isinstance(candidate, Refused):
+        return row.model_copy(update={"why_not": candidate.error.reason})
+    violations = validate(candidate.plan)
+    outcome = {"why_not": str(violations[0])} if violations else {"metrics": candidate.plan.metrics}
+    return row.model_copy(update=outcome)
+
+
+def _solved(problem: Problem, options: Options | None) -> tuple[Row, Bound]:
+    """Return what the solver makes of a problem, and its bound."""
+    began = time.perf_counter()
+    best = solve(problem, options=options)
+    row = Row(
+        method="auto",
+        made_by=best.provenance.method,
+        placement=best.placement,
+        build_ms=1000 * (time.perf_counter() - began),
+        metrics=best.metrics,
+    )
+    return row, best.bound
