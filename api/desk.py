@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from api.database import database_at
 from api.documents import load, parse, parse_value, text_of
 from api.profiles import Profiles
-from api.refusal import Refusal, document_of
+from api.refusal import Refusal, document, document_of
 from api.settings import Settings
 from api.store import Store
 from solver import Options, solve
@@ -23,10 +24,11 @@ from zbplan.validate import check, validate
 
 @dataclass(frozen=True)
 class Submitted:
-    """The key of a stored problem, and whether the same body will always mean it."""
+    """The key of a stored problem, whether the same body will always mean it, and what was known of it before."""
 
     key: str
     for_ever: bool
+    known: Literal["exact", "none"]
 
 
 class ViolationItem(Record):
@@ -45,22 +47,28 @@ class Judgement(Record):
     violations: list[ViolationItem]
 
 
-def submit(settings: Settings, body: bytes) -> Submitted:
+def submit(settings: Settings, body: bytes, caller: str | None) -> Submitted:
     """Store the problem that a body holds, with a constructive plan, ready to be solved.
 
     Raises
     ------
     Refusal
-        If the body is no problem, or one without a plan; then nothing is stored.
+        If the body is no problem, or one without a plan, or there is no room for another; then nothing is stored.
     """
     database = database_at(settings.database_url)
     store = Store(database)
     with _refusing():
         problem, for_ever = read_problem(body, Profiles(database))
         require_limits(settings, problem)
-        if not store.reopen(problem, settings.retry_after_s):
-            store.add(problem, check(solve(problem, options=Options(parts=()))))
-    return Submitted(problem.key, for_ever)
+        known = store.reopen(problem, settings.retry_after_s)
+        if not known:
+            require_room(settings, store, caller)
+            store.add(problem, check(solve(problem, options=Options(parts=()))), caller)
+    return Submitted(problem.key, for_ever, "exact" if known else "none")
+
+
+def nothing() -> None:
+    """Show that a worker process works."""
 
 
 def add_profile(settings: Settings, body: bytes) -> bytes:
@@ -117,6 +125,16 @@ def require_limits(settings: Settings, problem: Problem) -> None:
     ]
     if findings:
         raise InvalidInputError(findings)
+
+
+def require_room(settings: Settings, store: Store, caller: str | None) -> None:
+    """Turn a new problem away while too many wait; raises ``Refusal``."""
+    if (found := store.under_way()) >= settings.max_jobs:
+        detail = f"found {found} problems that wait or are being solved; needed fewer than {settings.max_jobs}"
+        raise Refusal(document("busy", 503, "The queue is full", f"{detail}; try again later"))
+    if caller is not None and (found := store.under_way(caller)) >= settings.max_jobs_per_token:
+        detail = f"found {found} problems of {caller!r} under way; needed fewer than {settings.max_jobs_per_token}"
+        raise Refusal(document("share", 429, "The token's share is used up", f"{detail}; try again later"))
 
 
 def _asked(settings: Settings, problem: Problem) -> list[tuple[str, str, float, float]]:

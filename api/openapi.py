@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from api.desk import Judgement
 from api.profiles import PostedProfile
+from api.readiness import Readiness
 from api.refusal import MEDIA_TYPE, ErrorDocument
 from api.resource import Page, PlanResource
 from zbplan.plan import Plan
@@ -21,7 +22,9 @@ _SCHEMAS = "#/components/schemas/"
 
 _Described = list[tuple[type[Record], Literal["validation", "serialization"]]]
 _RECEIVED: _Described = [(kind, "validation") for kind in (Problem, Profile, Plan)]
-_SENT: _Described = [(kind, "serialization") for kind in (PlanResource, Page, PostedProfile, Judgement, ErrorDocument)]
+_SENT: _Described = [
+    (kind, "serialization") for kind in (PlanResource, Page, PostedProfile, Judgement, Readiness, ErrorDocument)
+]
 _REFERENCE = {
     "type": "object",
     "description": "A profile that was posted, by name (the latest of it) or digest.",
@@ -69,6 +72,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
     _, schemas = models_json_schema([*_RECEIVED, *_SENT], ref_template=_SCHEMAS + "{model}")
     described = document.setdefault("components", {}).setdefault("schemas", {})
     described.update(schemas["$defs"])
+    document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"token": []}, {}]
     profile = described["Problem"]["properties"]["profile"]
     described["Problem"]["properties"]["profile"] = {"anyOf": [profile, _REFERENCE]}
     return document

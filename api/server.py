@@ -11,6 +11,8 @@ import uvicorn
 
 from api.app import create_app
 from api.database import require_database
+from api.guard import require_protection
+from api.logs import configure_logging
 from api.settings import Settings
 
 
@@ -24,14 +26,20 @@ def serve(settings: Settings) -> None:
     OSError
         If the address cannot be bound.
     InvalidInputError
-        If the database cannot be used.
+        If the database cannot be used, or the address can be reached by others and nobody has a token.
     """
+    configure_logging(settings.log_level)
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, _exit)
     require_database(settings.database_url)
+    require_protection(settings)
     with listening(settings.host, settings.port) as listener:
         config = uvicorn.Config(
-            create_app(settings), access_log=False, timeout_graceful_shutdown=settings.grace_s, lifespan="on"
+            create_app(settings),
+            access_log=False,
+            log_config=None,
+            timeout_graceful_shutdown=settings.grace_s,
+            lifespan="on",
         )
         _Server(config).run(sockets=[listener])
 

@@ -14,6 +14,7 @@ from api.events import Events
 from api.jobs import Jobs, LocalJobs
 from api.pool import Pool, WorkerLostError
 from api.profiles import Profiles
+from api.readiness import Readiness, look
 from api.refusal import Refusal, document
 from api.resource import Representation, Status, Summary
 from api.settings import Settings
@@ -28,10 +29,19 @@ KNOWN_BODIES = 10_000
 
 
 class Service:
-    """Plans for problems, each solved once, kept in the store; create it inside a running event loop."""
+    """Plans for problems, each solved once, kept in the store; create it inside a running event loop.
 
-    def __init__(self, settings: Settings) -> None:
+    Parameters
+    ----------
+    settings
+        How it runs.
+    submitted
+        Told of each problem that is posted what was known of it: ``exact``, ``near`` or ``none``.
+    """
+
+    def __init__(self, settings: Settings, submitted: Callable[[str], None]) -> None:
         self.settings = settings
+        self._submitted = submitted
         self._database = Database(settings.database_url)
         self._store = Store(self._database)
         self._desk = Pool(settings.desk_workers)
@@ -57,20 +67,22 @@ class Service:
         await asyncio.gather(self._jobs.stop(), self._desk.stop())
         await asyncio.to_thread(self._database.close)
 
-    async def submit(self, body: bytes) -> Shown:
+    async def submit(self, body: bytes, caller: str | None) -> Shown:
         """Return the resource of the problem that a body holds; a new problem has a constructive plan in it.
 
         Raises
         ------
         Refusal
-            If the body is no problem, or one without a plan.
+            If the body is no problem, or one without a plan, or too many wait already.
         """
         name = hashlib.sha256(body).hexdigest()
         known = self._known.get(name)
         shown = None if known is None else await self._catalog.read(known)
         if shown is None or shown.job.status in ("failed", "cancelled"):
-            key = await self._submitting.run(name, lambda: self._store_problem(name, body))
+            key = await self._submitting.run(name, lambda: self._store_problem(name, body, caller))
             shown = await self.read(key)
+        else:
+            self._submitted("exact")
         if shown.job.status == "queued":
             self._jobs.start(shown.job.key)
         return shown
@@ -129,8 +141,13 @@ class Service:
         text = await asyncio.to_thread(self._profiles.with_digest, digest)
         return await asyncio.to_thread(Representation.of, _found(text, "digest", digest, "profile"))
 
-    async def _store_problem(self, name: str, body: bytes) -> str:
-        submitted = await self._at_desk(desk.submit, self.settings, body)
+    async def readiness(self) -> Readiness:
+        """Return which parts work."""
+        return await look(self._database, lambda: self._at_desk(desk.nothing))
+
+    async def _store_problem(self, name: str, body: bytes, caller: str | None) -> str:
+        submitted = await self._at_desk(desk.submit, self.settings, body, caller)
+        self._submitted(submitted.known)
         if submitted.for_ever:
             self._known.put(name, submitted.key)
         self._catalog.changed(submitted.key)

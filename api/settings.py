@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from zbplan.errors import Finding, InvalidInputError
 from zbplan.record import Record
@@ -38,6 +38,12 @@ class Settings(BaseSettings, Record):
     """Address to listen on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8642
     """Port to listen on; 0 takes a free one."""
+    insecure: bool = False
+    """Lets everyone in without a token, even from other machines."""
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Names by which clients ask for this service, apart by commas; * allows any."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged from; debug has reads that succeed, too."""
     database_url: str = "sqlite:///zbplan.sqlite3"
     """SQLAlchemy URL of the store; several processes open it, so it can be no database in memory."""
     solve: str = "solver:solve"
@@ -60,6 +66,8 @@ class Settings(BaseSettings, Record):
     """How long a stopping service waits for answers under way."""
     max_body_bytes: Annotated[int, Field(ge=1)] = 8 << 20
     """How long a request's body may be."""
+    max_body_s: Annotated[float, Field(gt=0)] = 30.0
+    """How long a request's body may take to come in."""
     max_devices: Annotated[int, Field(ge=1)] = 512
     """How many devices a problem may have."""
     max_ops: Annotated[int, Field(ge=1)] = 250_000
@@ -70,6 +78,15 @@ class Settings(BaseSettings, Record):
     """How long an answer is held for Prefer: wait=N."""
     max_listeners: Annotated[int, Field(ge=0)] = 1000
     """How many may follow events at once."""
+    max_jobs: Annotated[int, Field(ge=0)] = 1000
+    """How many problems may wait or be solved at once; others are turned away for a while."""
+    max_jobs_per_token: Annotated[int, Field(ge=0)] = 250
+    """How many of these one token may have posted."""
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _apart(cls, hosts: object) -> object:
+        return tuple(filter(None, (name.strip() for name in hosts.split(",")))) if isinstance(hosts, str) else hosts
 
     @classmethod
     def parse(cls, data: object) -> Self:
@@ -102,4 +119,6 @@ def _named(finding: Finding, given: Mapping[str, Any]) -> Finding:
 
 
 def _shown(default: object) -> str:
+    if isinstance(default, tuple):
+        return ",".join(default)
     return str(default).lower() if isinstance(default, bool) else str(default)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute
@@ -70,13 +70,14 @@ class Store:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, problem: Problem, plan: Plan) -> None:
+    def add(self, problem: Problem, plan: Plan, caller: str | None = None) -> None:
         """Store a new problem with its first plan, ready to be solved; if it is there already, leave it."""
         row = {
             "key": problem.key,
             "problem": text_of(problem),
             "status": "queued",
             "submitted_at": now(),
+            "submitted_by": caller,
             "time_limit_s": problem.time_limit_s,
             "attempts": 0,
         }
@@ -212,6 +213,14 @@ class Store:
         with self._database.read() as connection:
             row = connection.execute(select(*_JOB).where(ProblemRow.key == key)).one_or_none()
         return None if row is None else Job(*row)
+
+    def under_way(self, caller: str | None = None) -> int:
+        """Return how many problems wait or are being solved; those of one caller where one is given."""
+        rows = select(func.count()).where(ProblemRow.status.in_(UNDER_WAY))
+        if caller is not None:
+            rows = rows.where(ProblemRow.submitted_by == caller)
+        with self._database.read() as connection:
+            return connection.execute(rows).scalar_one()
 
     def page(self, *, status: Status | None, after: tuple[str, str] | None, limit: int) -> list[Summary]:
         """Return problems, the last submitted first, that come after a place in the list: ``submitted_at``, ``key``."""

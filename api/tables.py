@@ -1,4 +1,4 @@
-"""Tables: problems and the plans found for them."""
+"""Tables: problems and the plans found for them, what was measured and swept, and who may ask."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class ProblemRow(Base):
     problem: Mapped[bytes] = mapped_column(LargeBinary)
     status: Mapped[str]
     submitted_at: Mapped[str]
+    submitted_by: Mapped[str | None]
     started_at: Mapped[str | None]
     finished_at: Mapped[str | None]
     time_limit_s: Mapped[float]
@@ -68,3 +69,36 @@ class ProfileRow(Base):
     document: Mapped[bytes] = mapped_column(LargeBinary)
 
     __table_args__ = (Index("ix_profiles_name_posted_at", "name", "posted_at"),)
+
+
+class TokenRow(Base):
+    """Who may ask; ``digest`` is the SHA-256 of the token."""
+
+    __tablename__ = "tokens"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    role: Mapped[str]
+    digest: Mapped[str]
+    added_at: Mapped[str]
+
+
+class SweepRow(Base):
+    """A sweep as it was posted."""
+
+    __tablename__ = "sweeps"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    submitted_at: Mapped[str]
+    submitted_by: Mapped[str | None]
+    document: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class SweepCellRow(Base):
+    """A cell of a sweep that was posted as a problem, or refused as one."""
+
+    __tablename__ = "sweep_cells"
+
+    sweep: Mapped[str] = mapped_column(ForeignKey("sweeps.key"), primary_key=True)
+    cell: Mapped[int] = mapped_column(primary_key=True)
+    key: Mapped[str]
+    refusal: Mapped[bytes | None] = mapped_column(LargeBinary)

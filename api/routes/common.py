@@ -8,7 +8,7 @@ from fastapi import Depends, Request, Response
 
 from api.documents import text_of
 from api.openapi import refusals
-from api.requests import COMPRESSED_TAG, has, takes_gzip
+from api.requests import COMPRESSED_TAG, has, json_body, takes_gzip
 from api.resource import Representation
 from api.service import Service
 from zbplan.record import Record
@@ -22,15 +22,21 @@ async def _service(request: Request) -> Service:
 
 ServiceOf = Annotated[Service, Depends(_service)]
 
-_BUSY = "The service cannot answer now."
+_BUSY = "The service cannot answer now; `Retry-After` says when to ask again."
 BAD_QUERY = refusals(status_422="A parameter is wrong: `errors` says which and what is needed.", status_503=_BUSY)
 NOT_FOUND = {**refusals(status_404="There is no such thing."), **BAD_QUERY}
 BAD_BODY = refusals(
+    status_408="The body comes in too slowly.",
     status_413="The body is too large.",
     status_415="The body is not declared as JSON.",
     status_422="The body is not what it should be: `errors` says where and what is needed.",
     status_503=_BUSY,
 )
+
+
+async def body_of(request: Request, service: Service) -> bytes:
+    """Return the JSON body as it came; raises ``Refusal`` if it is too long or too slow."""
+    return await json_body(request, service.settings.max_body_bytes, service.settings.max_body_s)
 
 
 def json_response(record: Record, status: int = 200) -> Response:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from api.openapi import content
-from api.requests import json_body
-from api.routes.common import BAD_BODY, ServiceOf
+from api.routes.common import BAD_BODY, ServiceOf, body_of
 
 router = APIRouter()
 
@@ -20,5 +19,5 @@ router = APIRouter()
 )
 async def validate(request: Request, service: ServiceOf) -> Response:
     """Judge a plan against the problem that it carries; nothing is stored."""
-    judgement = await service.judge(await json_body(request, service.settings.max_body_bytes))
+    judgement = await service.judge(await body_of(request, service))
     return Response(judgement, media_type="application/json")

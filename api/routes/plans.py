@@ -11,9 +11,9 @@ from fastapi.responses import StreamingResponse
 from api.catalog import Shown
 from api.openapi import EXAMPLE_PROBLEM, content
 from api.refusal import Refusal, document
-from api.requests import has, json_body, preferred_wait_s
+from api.requests import has, preferred_wait_s
 from api.resource import Page, Status, Summary
-from api.routes.common import BAD_BODY, BAD_QUERY, NOT_FOUND, ServiceOf, json_response, respond
+from api.routes.common import BAD_BODY, BAD_QUERY, NOT_FOUND, ServiceOf, body_of, json_response, respond
 from zbplan.errors import Finding
 
 router = APIRouter()
@@ -53,7 +53,7 @@ async def submit(request: Request, service: ServiceOf) -> Response:
 
     With `Prefer: wait=N` the answer is held until the plan is final, for at most N seconds.
     """
-    shown = await service.submit(await json_body(request, service.settings.max_body_bytes))
+    shown = await service.submit(await body_of(request, service), request.state.caller)
     wait_s = preferred_wait_s(request, service.settings.max_wait_s)
     if wait_s:
         shown = await service.wait(shown.job.key, lambda now: not now.under_way, wait_s)

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 
 from api.openapi import EXAMPLE_PROBLEM, content
-from api.requests import json_body
-from api.routes.common import BAD_BODY, NOT_FOUND, ServiceOf, respond
+from api.routes.common import BAD_BODY, NOT_FOUND, ServiceOf, body_of, respond
 
 router = APIRouter()
 
@@ -29,7 +28,7 @@ _EXAMPLE = {**EXAMPLE_PROBLEM["profile"], "name": "gpt-1.5b"}
 )
 async def add(request: Request, service: ServiceOf) -> Response:
     """Keep a profile; a problem may then say `"profile": {"ref": "…"}` with its name (the latest of it) or digest."""
-    posted = await service.add_profile(await json_body(request, service.settings.max_body_bytes))
+    posted = await service.add_profile(await body_of(request, service))
     return Response(posted, 201, media_type="application/json")
 
 

@@ -45,6 +45,11 @@ def test_workers_get_the_same_settings_whatever_their_environment_says(monkeypat
     assert pickle.loads(sent).host == "127.0.0.1"
 
 
+@pytest.mark.parametrize("hosts", ["planner, 10.0.0.5 ,", ["planner", "10.0.0.5"]])
+def test_hosts_are_apart_by_commas(hosts: object) -> None:
+    assert Settings.parse({"allowed_hosts": hosts}).allowed_hosts == ("planner", "10.0.0.5")
+
+
 def test_settings_stay_as_they_are() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Settings.parse({}).port = 1

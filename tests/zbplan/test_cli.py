@@ -33,7 +33,10 @@ FROZEN = {
     "compare": ["PROBLEM.json", "--json"],
     "trace": ["PLAN.json", "TRACE.json", "--json", "--chrome", "--replan", "--force"],
     "export": ["PLAN.json", "--format -f", "--output -o"],
-    "serve": ["--host", "--port", "--database-url"],
+    "serve": ["--host", "--port", "--database-url", "--insecure"],
+    "token add": ["NAME", "--role", "--database-url"],
+    "token list": ["--database-url"],
+    "token revoke": ["NAME", "--database-url"],
     "profile": [],
     "estimate": [],
     "fetch": ["URL", "KEY", "--output -o", "--timeout-s"],
@@ -89,9 +92,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_commands_and_options_are_frozen() -> None:
     found: dict[str, list[str]] = {}
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in commands(get_command(app)):
         found[name] = [" ".join(it.opts) if it.param_type_name == "option" else it.metavar for it in command.params]
     assert found == FROZEN
+
+
+def commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
 
 
 @pytest.mark.parametrize("command", DELEGATED)
@@ -116,7 +127,7 @@ def test_estimating_needs_no_torch_and_gives_a_profile_to_plan(tmp_path: Path) -
 
 @pytest.mark.parametrize("command", [name for name in FROZEN if name not in DELEGATED])
 def test_help_shows_an_example(command: str) -> None:
-    status, stdout, _ = invoke(command, "--help")
+    status, stdout, _ = invoke(*command.split(), "--help")
     assert status == 0
     assert re.search(rf"Example:\n +zbplan {command} ", stdout)
 
@@ -124,7 +135,7 @@ def test_help_shows_an_example(command: str) -> None:
 def test_no_command_is_bad_usage_and_shows_the_commands() -> None:
     done = zbplan()
     assert done.returncode == 2
-    assert all(name in done.stdout + done.stderr for name in FROZEN)
+    assert all(name.split()[0] in done.stdout + done.stderr for name in FROZEN)
 
 
 # What they do
@@ -304,6 +315,28 @@ def test_serve_refuses_bad_settings_without_a_traceback(tmp_path: Path, options:
     assert done.returncode == 2
     assert done.stderr.startswith("zbplan: ")
     assert "Traceback" not in done.stderr
+
+
+def test_tokens_are_added_listed_and_revoked(tmp_path: Path) -> None:
+    where = ("--database-url", f"sqlite:///{tmp_path / 'plans.sqlite3'}")
+    status, secret, said = invoke("token", "add", "training", "--role", "write", *where)
+    assert (status, len(secret.strip())) == (0, 43)
+    assert secret.strip() not in said
+    status, stdout, _ = invoke("token", "list", *where)
+    assert status == 0
+    assert stdout.startswith("training  write  20")
+    assert invoke("token", "revoke", "training", *where)[0] == 0
+    assert invoke("token", "list", *where)[:2] == (0, "")
+
+
+def test_serve_wants_a_token_where_others_can_reach_it(tmp_path: Path) -> None:
+    done = zbplan("serve", "--host", "0.0.0.0", "--database-url", f"sqlite:///{tmp_path / 'plans.sqlite3'}")
+    assert done.returncode == 2
+    assert re.match(r"zbplan: host: found '0.0.0.0', .*; needed a token \(`zbplan token add .*--insecure", done.stderr)
+
+
+def test_serve_lists_every_setting() -> None:
+    assert "ZBPLAN_MAX_OPS [250000]" in invoke("serve", "--help")[1]
 
 
 def test_fetch_names_a_service_that_does_not_answer(tmp_path: Path) -> None:

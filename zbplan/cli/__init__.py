@@ -19,6 +19,7 @@ COMMANDS = (
     "export",
     "trace",
     "serve",
+    "token",
     "profile",
     "estimate",
     "fetch",

@@ -29,12 +29,13 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     database_url: Annotated[str | None, typer.Option(help="Where plans are kept.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Let everyone in without a token.")] = False,
 ) -> None:
     """Serve plans over HTTP until interrupted."""
     from api.server import serve as run
     from api.settings import Settings
 
-    chosen = {"host": host, "port": port, "database_url": database_url}
+    chosen = {"host": host, "port": port, "database_url": database_url, "insecure": insecure or None}
     settings = Settings.parse({name: value for name, value in chosen.items() if value is not None})
     try:
         run(settings)

@@ -1,0 +1,76 @@
+"""Readiness: whether what the service is made of really works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from typing import Literal
+
+from sqlalchemy import update
+
+from api.database import Database
+from api.refusal import Refusal, document
+from api.tables import ProblemRow
+from zbplan.errors import Finding
+from zbplan.record import Record
+
+PATIENCE_S = 5.0
+"""How long a part may take to show that it works."""
+
+SOLVERS = {"cp_sat": "ortools", "ilp": "highspy"}
+"""The module that each exact method needs."""
+
+
+class Readiness(Record):
+    """Whether the service does its work as well as it could.
+
+    Attributes
+    ----------
+    status
+        ``degraded``: plans are made and served, but some part that makes them better does not work.
+    parts
+        Of each part ``ok`` or what is wrong with it.
+    """
+
+    status: Literal["ready", "degraded"]
+    parts: dict[str, str]
+
+
+async def look(database: Database, desk: Callable[[], Awaitable[None]]) -> Readiness:
+    """Try every part.
+
+    Parameters
+    ----------
+    database
+        Must take a transaction that writes.
+    desk
+        Goes through a worker process and back.
+
+    Raises
+    ------
+    Refusal
+        If one without which no plan can be made does not work.
+    """
+    needed = {"store": _outcome(asyncio.to_thread(_write_nothing, database)), "desk": _outcome(desk())}
+    found = dict(zip(needed, await asyncio.gather(*needed.values()), strict=True))
+    if broken := [Finding(part, outcome, "ok") for part, outcome in found.items() if outcome != "ok"]:
+        raise Refusal(document("unready", 503, "The service is not ready", "; ".join(map(str, broken)), broken))
+    solvers = {method: "ok" if find_spec(module) else f"no module {module}" for method, module in SOLVERS.items()}
+    return Readiness(status="ready" if set(solvers.values()) == {"ok"} else "degraded", parts={**found, **solvers})
+
+
+async def _outcome(part: Awaitable[None]) -> str:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await part
+    except TimeoutError:
+        return f"no answer within {PATIENCE_S:g} s"
+    except Exception as error:
+        return f"{type(error).__name__}: {getattr(error, 'orig', None) or error}"
+    return "ok"
+
+
+def _write_nothing(database: Database) -> None:
+    with database.write() as connection:
+        connection.execute(update(ProblemRow).where(ProblemRow.key == "").values(attempts=0))
