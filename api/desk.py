@@ -13,13 +13,17 @@ from api.profiles import Profiles
 from api.refusal import Refusal, document, document_of
 from api.settings import Settings
 from api.store import Store
-from solver import Options, solve
+from solver import Options, comparison, solve
 from zbplan.errors import Finding, InvalidInputError, ZbplanError
+from zbplan.formats import chrome, pytorch_csv
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 from zbplan.profile import Profile
 from zbplan.record import Record
 from zbplan.validate import check, validate
+
+Form = Literal["csv", "trace"]
+"""PyTorch's CSV; Chrome's trace events."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,27 @@ def judge(body: bytes) -> bytes:
     with _refusing():
         violations = [ViolationItem(**asdict(violation)) for violation in validate(parse(Plan, body))]
         return text_of(Judgement(legal=not violations, violations=violations))
+
+
+def compare(settings: Settings, body: bytes) -> bytes:
+    """Return what every constructive method makes of a problem. Raises ``Refusal`` if the body holds none."""
+    with _refusing():
+        problem, _ = read_problem(body, Profiles(database_at(settings.database_url)))
+        require_limits(settings, problem)
+        return text_of(comparison.compare(problem, options=Options(parts=())))
+
+
+def export(settings: Settings, plan: int, form: Form) -> bytes:
+    """Return a stored plan in a format of others. Raises ``Refusal`` if it cannot be said in it."""
+    text = Store(database_at(settings.database_url)).document(plan)
+    if text is None:
+        raise Refusal(document("not_found", 404, "There is no such plan", "found a damaged plan; ask again"))
+    with _refusing():
+        found = check(Plan.parse_json(text))
+        if form == "trace":
+            return chrome.of_plan(found).encode()
+        pytorch_csv.check_runs(found)
+        return pytorch_csv.write(pytorch_csv.from_plan(found)).encode()
 
 
 def is_sound(settings: Settings, plan: int) -> bool:

@@ -13,6 +13,8 @@ from api.profiles import PostedProfile
 from api.readiness import Readiness
 from api.refusal import MEDIA_TYPE, ErrorDocument
 from api.resource import Page, PlanResource
+from heuristic import construct
+from zbplan.comparison import Comparison
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 from zbplan.profile import Profile
@@ -23,7 +25,8 @@ _SCHEMAS = "#/components/schemas/"
 _Described = list[tuple[type[Record], Literal["validation", "serialization"]]]
 _RECEIVED: _Described = [(kind, "validation") for kind in (Problem, Profile, Plan)]
 _SENT: _Described = [
-    (kind, "serialization") for kind in (PlanResource, Page, PostedProfile, Judgement, Readiness, ErrorDocument)
+    (kind, "serialization")
+    for kind in (PlanResource, Page, PostedProfile, Judgement, Comparison, Readiness, ErrorDocument)
 ]
 _REFERENCE = {
     "type": "object",
@@ -74,6 +77,17 @@ def describe(app: FastAPI) -> dict[str, Any]:
     described.update(schemas["$defs"])
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"token": []}, {}]
+    _body_of(document, "/v1/validate")["example"] = _example_plan()
     profile = described["Problem"]["properties"]["profile"]
     described["Problem"]["properties"]["profile"] = {"anyOf": [profile, _REFERENCE]}
     return document
+
+
+def _body_of(document: dict[str, Any], path: str) -> dict[str, Any]:
+    body: dict[str, Any] = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+    return body
+
+
+def _example_plan() -> dict[str, Any]:
+    problem = {**EXAMPLE_PROBLEM, "profile": {**EXAMPLE_PROBLEM["profile"], "stages": 2}, "devices": 2}
+    return construct(Problem.parse({**problem, "microbatches": 2})).model_dump()

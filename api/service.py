@@ -127,6 +127,21 @@ class Service:
         """Return the judgement of a plan; raises ``Refusal`` if the body is none."""
         return await self._at_desk(desk.judge, body)
 
+    async def compare(self, body: bytes) -> bytes:
+        """Return what every constructive method makes of a problem; raises ``Refusal`` if the body is none."""
+        return await self._at_desk(desk.compare, self.settings, body)
+
+    async def export(self, key: str, form: desk.Form) -> Representation:
+        """Return the best plan so far of a problem in a format of others.
+
+        Raises
+        ------
+        Refusal
+            If there is none, or the format cannot say it.
+        """
+        plan = _found((await self.read(key)).job.plan, "key", key)
+        return await asyncio.to_thread(Representation.of, await self._at_desk(desk.export, self.settings, plan, form))
+
     async def add_profile(self, body: bytes) -> bytes:
         """Store a profile and return how to refer to it; raises ``Refusal`` if the body is none."""
         return await self._at_desk(desk.add_profile, self.settings, body)

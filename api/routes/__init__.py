@@ -1,5 +1,5 @@
 """Routes: the HTTP face of the service."""
 
-from api.routes import health, judging, plans, profiles
+from api.routes import exports, health, judging, plans, profiles
 
-ROUTERS = (plans.router, profiles.router, judging.router, health.router)
+ROUTERS = (exports.router, plans.router, profiles.router, judging.router, health.router)

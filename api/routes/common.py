@@ -45,7 +45,13 @@ def json_response(record: Record, status: int = 200) -> Response:
 
 
 def respond(
-    request: Request, representation: Representation, *, caching: str = "no-cache", status: int = 200, **headers: str
+    request: Request,
+    representation: Representation,
+    *,
+    caching: str = "no-cache",
+    status: int = 200,
+    media_type: str = "application/json",
+    **headers: str,
 ) -> Response:
     """Send a representation, compressed if the client takes that, or 304 to a GET by a client that has it."""
     etag, body = representation.etag, representation.body
@@ -55,4 +61,4 @@ def respond(
         sent["Content-Encoding"] = "gzip"
     if request.method == "GET" and has(request, representation.etag):
         return Response(status_code=304, headers={"ETag": etag, "Cache-Control": caching, "Vary": "Accept-Encoding"})
-    return Response(body, status, {"ETag": etag, **sent}, media_type="application/json")
+    return Response(body, status, {"ETag": etag, **sent}, media_type=media_type)

@@ -1,10 +1,10 @@
-"""Judging: whether a plan, from wherever it comes, is legal."""
+"""Judging: whether a plan is legal, and what each method makes of a problem; nothing is stored."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from api.openapi import content
+from api.openapi import EXAMPLE_PROBLEM, content
 from api.routes.common import BAD_BODY, ServiceOf, body_of
 
 router = APIRouter()
@@ -21,3 +21,18 @@ async def validate(request: Request, service: ServiceOf) -> Response:
     """Judge a plan against the problem that it carries; nothing is stored."""
     judgement = await service.judge(await body_of(request, service))
     return Response(judgement, media_type="application/json")
+
+
+@router.post(
+    "/v1/compare",
+    summary="Compare methods",
+    response_class=Response,
+    responses={200: {"description": "A row per method, the best first.", **content("Comparison")}, **BAD_BODY},
+    openapi_extra={"requestBody": {"required": True, **content("Problem", example=EXAMPLE_PROBLEM)}},
+)
+async def compare(request: Request, service: ServiceOf) -> Response:
+    """Say what every constructive method makes of a problem; `auto` is the best of them, and nothing is searched for.
+
+    The method that the problem names does not count.
+    """
+    return Response(await service.compare(await body_of(request, service)), media_type="application/json")

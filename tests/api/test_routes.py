@@ -11,6 +11,8 @@ import pytest
 
 from api.resource import PlanResource, Summary
 from tests.api.servers import Server, problem
+from zbplan.comparison import Comparison
+from zbplan.formats import pytorch_csv
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 from zbplan.validate import validate
@@ -192,9 +194,11 @@ def test_openapi_describes_every_answer(server: Server) -> None:
 
 def test_openapi_examples_can_be_sent_as_they_are(server: Server) -> None:
     document = server.get("/openapi.json").json()
-    for path, status in (("/v1/plans", 200), ("/v1/profiles", 201)):
+    sent = [path for path, routes in document["paths"].items() if "post" in routes]
+    assert len(sent) >= 4
+    for path in sent:
         body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
-        assert server.post(body["example"], wait_s=30, path=path).status_code == status
+        assert server.post(body["example"], wait_s=30, path=path).status_code in (200, 201), path
 
 
 def test_list_has_every_problem_once_the_last_submitted_first(server: Server) -> None:
@@ -250,7 +254,34 @@ def test_legal_plan_is_judged_legal(server: Server) -> None:
     }
 
 
-@pytest.mark.parametrize("path", ["/v1/validate", "/v1/profiles"])
+def test_plan_in_the_formats_of_others(server: Server) -> None:
+    asked = problem(method="1f1b")
+    resource = server.post(asked, wait_s=30).json()
+    path, plan = f"/v1/plans/{resource['key']}", Plan.parse(resource["plan"])
+    csv = server.get(f"{path}.csv")
+    assert csv.headers["content-type"].startswith("text/csv")
+    assert csv.text == pytorch_csv.write(pytorch_csv.from_plan(plan))
+    assert pytorch_csv.to_plan(pytorch_csv.read(csv.text), plan.asked).plan_id == plan.plan_id
+    trace = server.get(f"{path}.trace.json")
+    assert trace.json()["otherData"]["plan_id"] == plan.plan_id
+    for answer in (csv, trace):
+        held = {"If-None-Match": answer.headers["etag"]}
+        assert server.get(str(answer.url.path), **held).status_code == 304
+        assert_problem_details(server.get(str(answer.url.path).replace(plan.key, "x")), 404, "not_found")
+
+
+def test_methods_are_compared_and_nothing_is_stored(server: Server) -> None:
+    asked = problem(method="gpipe")
+    answer = server.post(asked, path="/v1/compare")
+    assert answer.status_code == 200
+    comparison = Comparison.parse_json(answer.content)
+    assert {"gpipe", "1f1b", "zb_h1", "auto"} <= {row.method for row in comparison.rows}
+    assert comparison.rows[0].best
+    assert comparison.bound.iteration_ms > 0
+    assert server.get(f"/v1/plans/{comparison.key}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v1/validate", "/v1/profiles", "/v1/compare"])
 @pytest.mark.parametrize("body", [b"{", b"[]", b"{}", b'{"format": NaN}', b"[" * 100_000, b"\xff"])
 def test_bad_bodies_are_refused_everywhere(server: Server, path: str, body: bytes) -> None:
     with server.client() as client:
