@@ -70,11 +70,6 @@ class Ranks:
             if messages:
                 raise MeasurementError(messages[0], on_every_rank=True) from error
 
-    def leave(self) -> None:
-        """Take down the groups."""
-        for group in filter(None, (self._talk, self._twins)):
-            dist.destroy_process_group(group)
-
 
 @contextmanager
 def all_ranks(tensor_parallel: int = 1) -> Iterator[Ranks]:
@@ -98,24 +93,24 @@ def all_ranks(tensor_parallel: int = 1) -> Iterator[Ranks]:
             )
         first = me - me % tensor_parallel
         members, twins = range(me % tensor_parallel, count, tensor_parallel), range(first, first + tensor_parallel)
-        with between(members, twins) as here:
-            yield here
+        yield Ranks(members, twins)
     finally:
         if alone:
             dist.destroy_process_group()
 
 
-@contextmanager
-def between(members: Sequence[int], twins: Sequence[int]) -> Iterator[Ranks]:
-    """Give the ranks of a pipeline inside the default process group; all of its members must call."""
-    here = Ranks(members, twins)
-    try:
-        yield here
-    finally:
-        here.leave()
+_groups: dict[tuple[int, ...], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
+"""By ranks, the default process group and the group made in it."""
 
 
 def _gloo(ranks: Sequence[int]) -> dist.ProcessGroup:
-    # Only the members call: other pipelines of the job may measure at another time, or not at all.
-    group: dist.ProcessGroup = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
+    """Return a group of the default one's ranks; all of them must call, and nobody else needs to.
+
+    It is made once and stays: torch names it after its ranks, and one that is made again under the same name may meet
+    the addresses of the first, which nobody answers at.
+    """
+    world, group = _groups.get(tuple(ranks), (None, None))
+    if group is None or world is not dist.group.WORLD:
+        group = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
+        _groups[tuple(ranks)] = dist.group.WORLD, group
     return group

@@ -28,7 +28,7 @@ from profiler.memory import state_of, static_bytes
 from profiler.microbatch import Stage
 from profiler.model import Splitter
 from profiler.progress import Silent
-from profiler.ranks import Ranks, between
+from profiler.ranks import Ranks
 from profiler.samples import Steps
 from profiler.sandbox import untouched
 from profiler.stage import StageFigures, dtype_of
@@ -115,24 +115,24 @@ class Recorder:
         group = self._tap.group
         members = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
         twins = [dist.get_rank()] if tensor_group is None else dist.get_process_group_ranks(tensor_group)
-        with between(members, twins) as here:
-            here.raise_together(self._missing())
-            figures, placement = self._all_figures(here, optimizer)
-            boundaries = self._boundaries(here, placement)
-            transfers = measure_transfers(boundaries, here, TRANSFER_STEPS, self._tap.device, Silent())
-            found = doubts(figures, transfers, "stage")
-            measurement = Measurement(
-                name=name,
-                engine_mode=_common_mode(here.gather(self._mode())),
-                figures=figures,
-                boundary_bytes=[boundary.nbytes for boundary in boundaries],
-                transfers=transfers,
-                t_comm_ms=None,
-                placement=placement,
-                forced=refuse_or_keep(found, force=force),
-                checks=[*stage_checks(figures), *self._iteration_checks(here)],
-                environment={**(environment or {}), **describe(self._tap.device), "turns": "in_situ"},
-            )
+        here = Ranks(members, twins)
+        here.raise_together(self._missing())
+        figures, placement = self._all_figures(here, optimizer)
+        boundaries = self._boundaries(here, placement)
+        transfers = measure_transfers(boundaries, here, TRANSFER_STEPS, self._tap.device, Silent())
+        found = doubts(figures, transfers, "stage")
+        measurement = Measurement(
+            name=name,
+            engine_mode=_common_mode(here.gather(self._mode())),
+            figures=figures,
+            boundary_bytes=[boundary.nbytes for boundary in boundaries],
+            transfers=transfers,
+            t_comm_ms=None,
+            placement=placement,
+            forced=refuse_or_keep(found, force=force),
+            checks=[*stage_checks(figures), *self._iteration_checks(here)],
+            environment={**(environment or {}), **describe(self._tap.device), "turns": "in_situ"},
+        )
         return stage_profile(measurement)
 
     def _around_step(self, step: Callable[[], Any]) -> Any:
