@@ -12,6 +12,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleI
 from profiler import MeasurementError, Recorder
 from profiler.ranks import all_ranks
 from runtime_client import split as split_linears
+from tests.older_torch import needs_native_split
 from tests.profiler.emulated import B_MS, F_MS, HELD, KEPT, W_MS, WIDTH, Emulated, loss, sgd, split
 from tests.profiler.processes import torchrun
 from tests.profiler.recorder_worker import KEEP, MICROBATCHES
@@ -140,6 +141,7 @@ def test_something_else_is_refused() -> None:
     assert not dist.is_initialized()
 
 
+@needs_native_split
 @pytest.mark.usefixtures("alone")
 def test_torchs_own_split_is_profiled_as_native() -> None:
     torch.manual_seed(0)

@@ -7,6 +7,7 @@ from profiler.microbatch import Stage
 from profiler.samples import Steps
 from profiler.stage import StageFigures, Way, measure_stage
 from runtime_client.weight_grad_store import split as split_linears
+from tests.older_torch import needs_native_split
 from tests.profiler.emulated import B_MS, F_MS, HELD, KEPT, W_MS, WIDTH, Broken, Emulated, sgd, split
 from zbplan.duration import NEVER
 
@@ -143,6 +144,7 @@ class Keeper(nn.Linear):
         return super().forward(x)
 
 
+@needs_native_split
 def test_the_native_split_keeps_the_graph_until_w() -> None:
     linears = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH))
     rows = 5
@@ -152,6 +154,7 @@ def test_the_native_split_keeps_the_graph_until_w() -> None:
     assert found.times["t_w_ms"].samples == 3
 
 
+@needs_native_split
 def test_the_native_split_of_stage_zero_leaves_all_to_w() -> None:
     found = figures(Emulated(), mode="native_split", splitter=None, first=True)
     assert found.times["t_b_ms"].median_ms == 0

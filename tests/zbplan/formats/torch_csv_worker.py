@@ -15,6 +15,7 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 import heuristic
 import runtime_client
 from runtime_client.lowering import lower
+from tests.older_torch import without_greetings
 from tests.runtime_client.models import batch, mean_loss, text_stages
 from tests.runtime_client.plans import problem_of, zb_h1
 from zbplan.formats.pytorch_csv import from_actions, from_plan, write
@@ -39,7 +40,7 @@ def train(name: str, layout: str, folder: Path) -> dict[str, Any]:
         PipelineStage(module, index, count, cpu, dw_builder=runtime_client.split(module))
         for index, module in held.items()
     ]
-    schedule = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=mean_loss)
+    schedule = _PipelineScheduleRuntime(without_greetings(stages), MICROBATCHES, loss_fn=mean_loss)
     schedule._load_csv(str(path), format=layout)
     tokens, target = batch(2 * MICROBATCHES)
     schedule.step(*([tokens] if 0 in held else []), target=target if count - 1 in held else None)
