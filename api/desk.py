@@ -10,6 +10,7 @@ from typing import Literal
 from api.database import database_at
 from api.documents import load, parse, parse_value, text_of
 from api.profiles import Profiles
+from api.queue import queue_of
 from api.refusal import Refusal, document, document_of
 from api.settings import Settings
 from api.store import Store
@@ -60,7 +61,7 @@ def submit(settings: Settings, body: bytes, caller: str | None) -> Submitted:
         If the body is no problem, or one without a plan, or there is no room for another; then nothing is stored.
     """
     database = database_at(settings.database_url)
-    store = Store(database)
+    store = Store(database, queue_of(settings))
     with _refusing():
         problem, for_ever = read_problem(body, Profiles(database))
         require_limits(settings, problem)

@@ -47,6 +47,20 @@ class Jobs(ABC):
         """End what runs here; it is taken up elsewhere, or when the service starts again."""
 
 
+class RemoteJobs(Jobs):
+    """Solves in workers elsewhere, who learn of queued problems, and of cancelled ones, from the store."""
+
+    async def open(self) -> None:
+        """Take up what is queued."""
+        await asyncio.to_thread(self._store.put_forgotten)
+
+    def start(self, key: str) -> None:
+        """See to it that a queued problem is solved: that was done when it was queued."""
+
+    async def stop(self) -> None:
+        """End what runs here, which is nothing."""
+
+
 class LocalJobs(Jobs):
     """Solves in worker processes of this service, in the sequence in which problems were queued.
 
@@ -73,6 +87,13 @@ class LocalJobs(Jobs):
         elif not self._stopping:
             task = self._tasks[key] = asyncio.create_task(self._run(key))
             task.add_done_callback(lambda done: self._end(key, done))
+
+    async def solved(self, key: str) -> None:
+        """See to it that a queued problem is solved, and wait until it need not be solved here any longer."""
+        self.start(key)
+        while (task := self._tasks.get(key)) is not None:
+            await asyncio.wait([task])
+            await asyncio.sleep(0)  # its end may have begun another
 
     async def cancel(self, key: str) -> None:
         """Stop a solve and wait until nothing of it runs here; its best plan stays."""

@@ -11,9 +11,10 @@ from api import desk
 from api.catalog import Catalog, Shown
 from api.database import Database
 from api.events import Events
-from api.jobs import Jobs, LocalJobs
+from api.jobs import Jobs, LocalJobs, RemoteJobs
 from api.pool import Pool, WorkerLostError
 from api.profiles import Profiles
+from api.queue import queue_of
 from api.readiness import Readiness, look
 from api.refusal import Refusal, document
 from api.resource import Representation, Status, Summary
@@ -43,10 +44,10 @@ class Service:
         self.settings = settings
         self._submitted = submitted
         self._database = Database(settings.database_url)
-        self._store = Store(self._database)
+        self._store = Store(self._database, queue_of(settings))
         self._desk = Pool(settings.desk_workers)
         self._catalog = Catalog(self._store, is_sound=self._is_sound, on_discard=lambda key: self._jobs.start(key))
-        self._jobs: Jobs = LocalJobs(settings, self._store, self._catalog.changed)
+        self._jobs = self._jobs_of(settings)
         self._profiles = Profiles(self._database)
         self._events = Events(self._catalog, self._store)
         self._submitting: SingleFlight[str] = SingleFlight()
@@ -54,7 +55,7 @@ class Service:
 
     async def start(self) -> None:
         """Make the store ready and take up what is queued."""
-        await asyncio.to_thread(self._database.migrate)
+        await asyncio.to_thread(self._store.prepare)
         self._desk.start()
         await self._jobs.open()
 
@@ -159,6 +160,11 @@ class Service:
     async def readiness(self) -> Readiness:
         """Return which parts work."""
         return await look(self._database, lambda: self._at_desk(desk.nothing))
+
+    def _jobs_of(self, settings: Settings) -> Jobs:
+        if settings.solving == "workers":
+            return RemoteJobs(self._store, self._catalog.changed)
+        return LocalJobs(settings, self._store, self._catalog.changed)
 
     async def _store_problem(self, name: str, body: bytes, caller: str | None) -> str:
         submitted = await self._at_desk(desk.submit, self.settings, body, caller)

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from zbplan.errors import Finding, InvalidInputError
-from zbplan.record import Record
+from zbplan.record import Record, refuse
 
 PREFIX = "ZBPLAN_"
 
@@ -48,6 +48,8 @@ class Settings(BaseSettings, Record):
     """SQLAlchemy URL of the store; several processes open it, so it can be no database in memory."""
     solve: str = "solver:solve"
     """Import path of the solver, a function with the signature of solver.solve."""
+    solving: Literal["local", "workers"] = "local"
+    """Who solves: local, processes of this service; workers, any zbplan worker on the same PostgreSQL."""
     solver_workers: Annotated[int, Field(ge=1)] = Field(default_factory=_half_of_the_cores)
     """Processes that solve, each one problem at a time."""
     desk_workers: Annotated[int, Field(ge=1)] = 1
@@ -87,6 +89,13 @@ class Settings(BaseSettings, Record):
     @classmethod
     def _apart(cls, hosts: object) -> object:
         return tuple(filter(None, (name.strip() for name in hosts.split(",")))) if isinstance(hosts, str) else hosts
+
+    @model_validator(mode="after")
+    def _workers_share_the_database(self) -> Self:
+        if self.solving == "workers" and not self.database_url.startswith("postgresql+psycopg:"):
+            found = f"a URL that begins with {self.database_url.partition(':')[0]}:"
+            refuse([Finding(".database_url", found, "postgresql+psycopg://…, which workers share, or solving: local")])
+        return self
 
     @classmethod
     def parse(cls, data: object) -> Self:

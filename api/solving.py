@@ -9,6 +9,7 @@ from pkgutil import resolve_name
 from typing import ParamSpec
 
 from api.database import OUT_OF_ORDER, database_at
+from api.queue import queue_of
 from api.refusal import document_of
 from api.settings import Settings
 from api.store import Claim, Store
@@ -26,7 +27,7 @@ PATIENCE_S = 1.0
 
 def solve_claimed(settings: Settings, claim: Claim) -> None:
     """Solve a problem that this service has claimed; every better plan goes to the store at once."""
-    store = Store(database_at(settings.database_url))
+    store = Store(database_at(settings.database_url), queue_of(settings))
     problem = store.problem(claim)
     if problem is None:
         return

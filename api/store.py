@@ -21,8 +21,10 @@ from sqlalchemy.sql import Update
 from api.clock import EpochSeconds
 from api.database import Database
 from api.documents import text_of
+from api.queue import Queue
 from api.refusal import ErrorDocument, document
 from api.resource import UNDER_WAY, Job, Progress, Status, Summary, now
+from api.schema import upgrade
 from api.tables import PlanRow, ProblemRow
 from zbplan.plan import Bound, Plan
 from zbplan.problem import Problem
@@ -65,10 +67,20 @@ class Store:
     ----------
     database
         Where they are.
+    queue
+        Told of every problem that is queued, in the same transaction.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, queue: Queue | None = None) -> None:
         self._database = database
+        self._queue = queue
+
+    def prepare(self) -> None:
+        """Bring the database to what this version of the service uses."""
+        with self._database.write() as connection:
+            upgrade(connection)
+            if self._queue is not None:
+                self._queue.prepare(connection)
 
     def add(self, problem: Problem, plan: Plan, caller: str | None = None) -> None:
         """Store a new problem with its first plan, ready to be solved; if it is there already, leave it."""
@@ -85,6 +97,7 @@ class Store:
             with self._database.write() as connection:
                 first = _insert_plan(connection, plan)
                 connection.execute(insert(ProblemRow).values({**row, "plan": first}))
+                self._put(connection, problem.key)
         except IntegrityError:
             if self.job(problem.key) is None:
                 raise
@@ -103,7 +116,7 @@ class Store:
                 problem=text_of(problem), time_limit_s=problem.time_limit_s
             )
             with self._database.write() as connection:
-                _change(connection, again)
+                self._requeue(connection, problem.key, again)
         return True
 
     def _worth_another_solve(self, job: Job, time_limit_s: float, retry_after_s: float) -> bool:
@@ -166,13 +179,14 @@ class Store:
     def lost(self, claim: Claim, error: ErrorDocument) -> None:
         """Say that the worker of a solve is gone: queued again, or failed when that was the last attempt."""
         with self._database.write() as connection:
-            if not _change(connection, _give_back(claim).where(ProblemRow.attempts < ATTEMPTS)):
+            again = _give_back(claim).where(ProblemRow.attempts < ATTEMPTS)
+            if not self._requeue(connection, claim.key, again):
                 _change(connection, _end(claim, "failed").values(error=error.to_bytes()))
 
     def release(self, claim: Claim) -> None:
         """Queue a problem again whose solve was stopped through no fault of its own."""
         with self._database.write() as connection:
-            _change(connection, _give_back(claim).values(attempts=ProblemRow.attempts - 1))
+            self._requeue(connection, claim.key, _give_back(claim).values(attempts=ProblemRow.attempts - 1))
 
     def reap(self) -> None:
         """Queue again what was claimed by those who no longer renew their leases."""
@@ -183,7 +197,8 @@ class Store:
         for claim in claims:
             with self._database.write() as connection:
                 late = ProblemRow.leased_until_s < EpochSeconds()
-                if not _change(connection, _give_back(claim).where(late, ProblemRow.attempts < OWNERS)):
+                again = _give_back(claim).where(late, ProblemRow.attempts < OWNERS)
+                if not self._requeue(connection, claim.key, again):
                     failed = _end(claim, "failed").values(error=LEFT_BEHIND.to_bytes())
                     _change(connection, failed.where(late))
 
@@ -192,6 +207,16 @@ class Store:
         keys = select(ProblemRow.key).where(ProblemRow.status == "queued").order_by(ProblemRow.submitted_at)
         with self._database.read() as connection:
             return list(connection.execute(keys).scalars())
+
+    def put_forgotten(self) -> None:
+        """Tell the queue of the problems that are queued here and not there."""
+        if self._queue is None:
+            return
+        with self._database.read() as connection:
+            forgotten = self._queue.forgotten(connection)
+        for key in forgotten:
+            with self._database.write() as connection:
+                self._queue.put(connection, key)
 
     def cancel(self, key: str) -> None:
         """Stop wanting a solve; the best plan so far stays."""
@@ -204,7 +229,7 @@ class Store:
             best_of = select(ProblemRow.key).where(ProblemRow.plan == plan)
             key = connection.execute(best_of).scalar_one_or_none()
             if key is not None:
-                _change(connection, _queue(key, None).values(plan=None))
+                self._requeue(connection, key, _queue(key, None).values(plan=None))
             connection.execute(delete(PlanRow).where(PlanRow.id == plan))
             return key
 
@@ -250,6 +275,17 @@ class Store:
         with self._database.read() as connection:
             row = connection.execute(select(PlanRow.document, PlanRow.digest).where(PlanRow.id == plan)).one_or_none()
         return row.document if row is not None and _digest(row.document) == row.digest else None
+
+    def _requeue(self, connection: Connection, key: str, statement: Update) -> bool:
+        """Make a change that queues a problem; return whether it did."""
+        queued = _change(connection, statement) > 0
+        if queued:
+            self._put(connection, key)
+        return queued
+
+    def _put(self, connection: Connection, key: str) -> None:
+        if self._queue is not None:
+            self._queue.put(connection, key)
 
 
 def _digest(document: bytes) -> str:

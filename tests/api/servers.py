@@ -29,6 +29,13 @@ from api.settings import Settings
 serve(Settings.parse_json(sys.argv[1]))
 """
 
+WORK = """
+import sys
+from api.settings import Settings
+from api.worker import work
+work(Settings.parse_json(sys.argv[1]))
+"""
+
 _unlike = itertools.count(1)
 
 
@@ -102,11 +109,25 @@ class Server:
 @contextmanager
 def running(folder: Path, **settings: Any) -> Iterator[Server]:
     """Run a service whose store is in a folder, with the solver of ``tests.api.solves``."""
-    url = f"sqlite:///{folder / DATABASE}"
-    chosen = {"port": 0, "database_url": url, "solve": "tests.api.solves:scripted", **settings}
+    chosen = {"port": 0, "database_url": f"sqlite:///{folder / DATABASE}", **settings}
+    with _process(SERVE, folder, chosen, announcing="zbplan: listening on http://") as (process, line):
+        yield Server(process, line.split()[-1], folder)
+
+
+@contextmanager
+def working(folder: Path, **settings: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run a worker with the solver of ``tests.api.solves``."""
+    with _process(WORK, folder, {"solving": "workers", **settings}, announcing="zbplan: ") as (process, _):
+        yield process
+
+
+@contextmanager
+def _process(
+    script: str, folder: Path, settings: dict[str, Any], announcing: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with (folder / "log.txt").open("a") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, json.dumps(chosen)],
+            [sys.executable, "-c", script, json.dumps({"solve": "tests.api.solves:scripted", **settings})],
             cwd=ROOT,
             env={**os.environ, "ZBPLAN_TEST_FOLDER": str(folder)},
             stdout=subprocess.PIPE,
@@ -115,7 +136,7 @@ def running(folder: Path, **settings: Any) -> Iterator[Server]:
             start_new_session=True,
         )
     try:
-        yield Server(process, _announced(process, folder), folder)
+        yield process, _announced(process, folder, announcing)
     finally:
         process.terminate()
         try:
@@ -130,11 +151,11 @@ def running(folder: Path, **settings: Any) -> Iterator[Server]:
         assert not left, f"processes left behind: {left}"
 
 
-def _announced(process: subprocess.Popen[str], folder: Path) -> str:
+def _announced(process: subprocess.Popen[str], folder: Path, announcing: str) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line.startswith("zbplan: listening on http://"), line + (folder / "log.txt").read_text()
-    return line.split()[-1]
+    assert line.startswith(announcing), line + (folder / "log.txt").read_text()
+    return line
 
 
 def _gone(member: int) -> bool:

@@ -19,6 +19,7 @@ COMMANDS = (
     "export",
     "trace",
     "serve",
+    "worker",
     "token",
     "profile",
     "estimate",
