@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from api.database import database_at
 from api.documents import load, parse, parse_value, text_of
+from api.near import METHOD, reuse
 from api.profiles import Profiles
 from api.queue import queue_of
 from api.refusal import Refusal, document, document_of
@@ -53,7 +54,7 @@ class Judgement(Record):
 
 
 def submit(settings: Settings, body: bytes, caller: str | None) -> Submitted:
-    """Store the problem that a body holds, with a constructive plan, ready to be solved.
+    """Store the problem that a body holds, with a first plan, ready to be solved.
 
     Raises
     ------
@@ -66,14 +67,25 @@ def submit(settings: Settings, body: bytes, caller: str | None) -> Submitted:
         problem, for_ever = read_problem(body, Profiles(database))
         require_limits(settings, problem)
         known = store.reopen(problem, settings.retry_after_s)
-        if not known:
-            require_room(settings, store, caller)
-            store.add(problem, check(solve(problem, options=Options(parts=()))), caller)
-    return Submitted(problem.key, for_ever, "exact" if known else "none")
+        if known:
+            return Submitted(problem.key, for_ever, "exact")
+        require_room(settings, store, caller)
+        plan = first_plan(problem, store.near(problem, settings.near_plans, revisions="this"))
+        store.add(problem, plan, caller)
+    return Submitted(problem.key, for_ever, "near" if plan.provenance.method == METHOD else "none")
 
 
 def nothing() -> None:
     """Show that a worker process works."""
+
+
+def first_plan(problem: Problem, near: Sequence[bytes]) -> Plan:
+    """Return the best constructive plan, or one with the orders of a near problem's plan if that is no slower."""
+    constructive = check(solve(problem, options=Options(parts=())))
+    reused = reuse(problem, near)
+    if reused is None or reused.metrics.iteration_ms > constructive.metrics.iteration_ms:
+        return constructive
+    return reused
 
 
 def add_profile(settings: Settings, body: bytes) -> bytes:

@@ -62,6 +62,8 @@ class Settings(BaseSettings, Record):
     """How much memory a solver process may have; one that needs more fails its solve and nothing else."""
     lease_s: Annotated[float, Field(gt=0)] = 15.0
     """How long after the last sign of life of a service or worker its solves are taken up by another."""
+    near_plans: Annotated[int, Field(ge=0)] = 3
+    """How many plans of nearly equal problems are tried on a new one; 0 tries none."""
     retry_after_s: Annotated[float, Field(ge=0)] = 60.0
     """How long a failed problem stays failed before a POST takes it up again."""
     grace_s: Annotated[int, Field(ge=0)] = 5

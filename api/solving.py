@@ -6,29 +6,32 @@ import logging
 import time
 from collections.abc import Callable
 from pkgutil import resolve_name
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 from api.database import OUT_OF_ORDER, database_at
+from api.near import reuse
 from api.queue import queue_of
 from api.refusal import document_of
 from api.settings import Settings
 from api.store import Claim, Store
 from zbplan.errors import ZbplanError
 from zbplan.plan import Plan
+from zbplan.problem import Problem
 from zbplan.validate import check
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 PATIENCE_S = 1.0
-"""How long to wait before the store is told again what it could not be told."""
+"""How long to wait before the store is asked again."""
 
 
 def solve_claimed(settings: Settings, claim: Claim) -> None:
     """Solve a problem that this service has claimed; every better plan goes to the store at once."""
     store = Store(database_at(settings.database_url), queue_of(settings))
-    problem = store.problem(claim)
+    problem = _patiently(store.problem, claim)
     if problem is None:
         return
 
@@ -39,17 +42,25 @@ def solve_claimed(settings: Settings, claim: Claim) -> None:
             logger.warning("the store cannot be used, and may get the next better plan: %s", error)
 
     try:
-        plan = resolve_name(settings.solve)(problem, on_incumbent=keep)
+        start = _patiently(_start, settings, store, claim, problem)
+        plan = resolve_name(settings.solve)(problem, warm_start=start, on_incumbent=keep)
         _patiently(store.finish, claim, check(plan))
     except ZbplanError as error:
         _patiently(store.fail, claim, document_of(error))
 
 
-def _patiently(tell: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Tell the store something, again and again while it is out of order; whoever runs this ends it in time."""
+def _start(settings: Settings, store: Store, claim: Claim, problem: Problem) -> Plan | None:
+    """Return the best plan to start from: what an earlier solve of the problem found, or a plan of a near problem."""
+    best = store.best(claim)
+    near = store.near(problem, settings.near_plans, revisions="all")
+    return reuse(problem, near if best is None else [best, *near])
+
+
+def _patiently(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Ask or tell the store something, again and again while it is out of order; whoever runs this ends it in time."""
     while True:
         try:
-            return tell(*args, **kwargs)
+            return ask(*args, **kwargs)
         except OUT_OF_ORDER as error:
             logger.warning("the store cannot be used: %s", error)
             time.sleep(PATIENCE_S)

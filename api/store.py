@@ -10,8 +10,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
+import numpy as np
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.exc import IntegrityError
@@ -21,18 +22,22 @@ from sqlalchemy.sql import Update
 from api.clock import EpochSeconds
 from api.database import Database
 from api.documents import text_of
+from api.near import distance, measures_of, shape_of
 from api.queue import Queue
 from api.refusal import ErrorDocument, document
 from api.resource import UNDER_WAY, Job, Progress, Status, Summary, now
 from api.schema import upgrade
 from api.tables import PlanRow, ProblemRow
 from zbplan.plan import Bound, Plan
-from zbplan.problem import Problem
+from zbplan.problem import REVISION, Problem
 
 T = TypeVar("T")
 
 ATTEMPTS = 2
 """How often a solve is begun before the crashes of its workers count as failure."""
+
+LOOKED_AT = 100
+"""Of how many problems of a shape, the last submitted ones, the nearest are sought."""
 
 OWNERS = 5
 """How often a solve is begun before its loss with all of its service counts as failure: those die of other things."""
@@ -92,6 +97,9 @@ class Store:
             "submitted_by": caller,
             "time_limit_s": problem.time_limit_s,
             "attempts": 0,
+            "shape": shape_of(problem),
+            "measures": measures_of(problem).tobytes(),
+            "revision": REVISION,
         }
         try:
             with self._database.write() as connection:
@@ -101,6 +109,29 @@ class Store:
         except IntegrityError:
             if self.job(problem.key) is None:
                 raise
+
+    def near(self, problem: Problem, most: int, *, revisions: Literal["this", "all"]) -> list[bytes]:
+        """Return the best plans of the problems most like one, the nearest first: of its shape, and looked into."""
+        near = select(ProblemRow.plan, ProblemRow.measures).where(
+            ProblemRow.shape == shape_of(problem),
+            ProblemRow.key != problem.key,
+            ProblemRow.status != "queued",
+            ProblemRow.plan.is_not(None),
+        )
+        if revisions == "this":
+            near = near.where(ProblemRow.revision == REVISION)
+        with self._database.read() as connection:
+            rows = connection.execute(near.order_by(ProblemRow.submitted_at.desc()).limit(LOOKED_AT)).all()
+        measures = measures_of(problem)
+        nearest = sorted(rows, key=lambda row: distance(measures, np.frombuffer(row.measures, dtype=measures.dtype)))
+        documents = (self.document(row.plan) for row in nearest[:most])
+        return [document for document in documents if document is not None]
+
+    def best(self, claim: Claim) -> bytes | None:
+        """Return the best plan so far of a claimed problem; None when there is none, or the claim is gone."""
+        with self._database.read() as connection:
+            plan = connection.execute(_held(claim, ProblemRow.plan)).scalar_one_or_none()
+        return None if plan is None else self.document(plan)
 
     def reopen(self, problem: Problem, retry_after_s: float) -> bool:
         """Take up a known problem again where that may help; return whether it is known.

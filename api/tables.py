@@ -37,6 +37,7 @@ class ProblemRow(Base):
     """A problem, how far its solve is, and its best plan so far.
 
     While it is being solved, ``claim`` names who does, and counts until ``leased_until_s`` by the database's clock.
+    Problems of one ``shape`` differ only in their ``measures`` (``api.near``) and in the planner's ``revision``.
     """
 
     __tablename__ = "problems"
@@ -54,8 +55,14 @@ class ProblemRow(Base):
     leased_until_s: Mapped[float | None]
     error: Mapped[bytes | None] = mapped_column(LargeBinary)
     plan: Mapped[int | None] = mapped_column(ForeignKey("plans.id"))
+    shape: Mapped[str | None]
+    measures: Mapped[bytes | None] = mapped_column(LargeBinary)
+    revision: Mapped[int | None]
 
-    __table_args__ = (Index("ix_problems_status_submitted_at", "status", "submitted_at"),)
+    __table_args__ = (
+        Index("ix_problems_status_submitted_at", "status", "submitted_at"),
+        Index("ix_problems_shape_submitted_at", "shape", "submitted_at"),
+    )
 
 
 class ProfileRow(Base):

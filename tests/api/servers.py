@@ -22,6 +22,9 @@ from tests.api.solves import begun, let
 ROOT = Path(__file__).parents[2]
 DATABASE = "plans.sqlite3"
 TIMEOUT_S = 60
+FOR_TESTS = {"solve": "tests.api.solves:scripted", "near_plans": 0}
+"""Tests make up problems that are near to each other, and must not depend on each other."""
+
 SERVE = """
 import json, sys
 from api.server import serve
@@ -127,7 +130,7 @@ def _process(
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with (folder / "log.txt").open("a") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", script, json.dumps({"solve": "tests.api.solves:scripted", **settings})],
+            [sys.executable, "-c", script, json.dumps({**FOR_TESTS, **settings})],
             cwd=ROOT,
             env={**os.environ, "ZBPLAN_TEST_FOLDER": str(folder)},
             stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ from heuristic import construct
 from solver import solve
 from tests.api.servers import improvable, problem
 from zbplan.plan import Plan
-from zbplan.problem import Problem
+from zbplan.problem import REVISION, Problem
 
 CRASHED = document("crashed", 500, "The solve crashed", "twice")
 
@@ -269,3 +269,40 @@ def test_everything_is_there_for_the_next_process(store: Store, database_url: st
     other.migrate()
     assert Store(other).job(new.key) == job(store, new)
     other.close()
+
+
+def solved(store: Store, t_f_ms: float, **changes: Any) -> Plan:
+    profile = {**problem()["profile"], "t_f_ms": t_f_ms}
+    new = added(store, asked(profile=profile, **changes))
+    store.finish(claimed(store, new), construct(new))
+    return construct(new)
+
+
+def test_near_plans_come_nearest_first(store: Store) -> None:
+    far, near, nearest = (solved(store, t_f_ms) for t_f_ms in (30, 12, 11.9))
+    solved(store, 11, microbatches=9)
+    added(store, asked(profile={**problem()["profile"], "t_f_ms": 11.1}))
+    sought = asked(profile={**problem()["profile"], "t_f_ms": 11})
+    store.finish(claimed(store, added(store, sought)), construct(sought))
+    for most, plans in ((3, [nearest, near, far]), (1, [nearest]), (0, [])):
+        found = [Plan.parse_json(text) for text in store.near(sought, most, revisions="this")]
+        assert found == plans
+
+
+def test_plans_of_another_revision_are_told_apart(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = solved(store, 12)
+    monkeypatch.setattr("api.store.REVISION", REVISION + 1)
+    new = solved(store, 30)
+    assert [Plan.parse_json(text) for text in store.near(asked(), 3, revisions="this")] == [new]
+    assert [Plan.parse_json(text) for text in store.near(asked(), 3, revisions="all")] == [old, new]
+
+
+def test_best_plan_of_a_claim_is_the_one_to_start_from(store: Store) -> None:
+    new = added(store, asked())
+    claim = claimed(store, new)
+    store.improve(claim, bounded(construct(new), 5))
+    best = store.best(claim)
+    assert best is not None
+    assert Plan.parse_json(best) == bounded(construct(new), 5)
+    store.cancel(new.key)
+    assert store.best(claim) is None

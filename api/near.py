@@ -1,0 +1,81 @@
+"""Near: plans of problems that differ from a new one only in what was measured.
+
+Times are measured anew at each start of a job and jitter by a little, so that its problem is never quite the one that
+was solved before. The orders of the plan found then mostly do as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solver import lower_bound
+from zbplan.errors import ZbplanError
+from zbplan.plan import Plan
+from zbplan.problem import Problem
+from zbplan.profile import PER_STAGE
+from zbplan.record import digest
+from zbplan.validate import check
+
+METHOD = "reused"
+
+
+def shape_of(problem: Problem) -> str:
+    """Return the digest of all of a problem that near ones share: everything but times, memory and planner revision."""
+    profile = problem.profile
+    return digest(
+        {
+            "devices": problem.devices,
+            "stages": profile.stages,
+            "microbatches": problem.microbatches,
+            "placements": problem.placements,
+            "optimizer": problem.optimizer,
+            "method": problem.method,
+            "engine_mode": profile.engine_mode,
+            "splits": profile.splits(),
+        }
+    )
+
+
+def measures_of(problem: Problem) -> NDArray[np.float32]:
+    """Return what was measured, as as many numbers as every problem of its shape has."""
+    comm = problem.profile.comm()
+    per_stage = [np.mean(entry) for name in PER_STAGE for entry in problem.canonical_profile[name]]
+    return np.array([*per_stage, *comm.forward, *comm.backward], dtype=np.float32)
+
+
+def distance(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """Return the largest difference between two profiles' measures, relative to the larger of the two."""
+    larger = np.maximum(np.abs(one), np.abs(other))
+    return float(np.max(np.abs(one - other) / np.where(larger > 0, larger, 1), initial=0))
+
+
+def reuse(problem: Problem, plans: Iterable[bytes]) -> Plan | None:
+    """Return the best legal plan for a problem that has the orders of one of some stored plans; None if none is."""
+    rebuilt = (plan for text in plans for plan in _rebuilt(problem, text))
+    return min(rebuilt, key=lambda plan: plan.metrics.iteration_ms, default=None)
+
+
+def _rebuilt(problem: Problem, text: bytes) -> Iterator[Plan]:
+    """Yield the plan with a stored plan's orders, unless that one cannot be read or they are not legal here."""
+    with suppress(ZbplanError):
+        near = _checked(Plan.parse_json(text))
+        bound = lower_bound(instance := problem.instance(near.placement))
+        plan = Plan.build(
+            problem,
+            near.placement,
+            near.orders(),
+            method=METHOD,
+            bound_ms=instance.clock.value(bound.ticks),
+            reason=bound.reason,
+            warm_start=f"plan {near.plan_id}",
+        )
+        yield check(plan)
+
+
+def _checked(plan: Plan) -> Plan:
+    """Return a legal plan, whichever planner revision its key is of."""
+    return check(plan.model_copy(update={"key": plan.asked.key}))
