@@ -24,15 +24,11 @@ def postgresql_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def fresh_postgresql_url(postgresql_url: str) -> str:
-    """An empty database in PostgreSQL."""
-    engine = create_engine(postgresql_url)
-    with engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
-    engine.dispose()
-    return postgresql_url
+@pytest.fixture(scope="module")
+def own_postgresql_url() -> Iterator[str]:
+    """A database in a server of the module's own."""
+    with postgresql() as url:
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -40,5 +36,10 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'plans.sqlite3'}"
-    url: str = request.getfixturevalue("fresh_postgresql_url")
+    url: str = request.getfixturevalue("postgresql_url")
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    engine.dispose()
     return url

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,21 @@ from zbplan.errors import InvalidInputError
 LEASE_S = 2
 
 
-@pytest.fixture
-def shared(fresh_postgresql_url: str) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def shared(own_postgresql_url: str) -> dict[str, Any]:
     """What services and workers have in common."""
-    return {"database_url": fresh_postgresql_url, "solving": "workers", "lease_s": LEASE_S, "solver_workers": 1}
+    return {"database_url": own_postgresql_url, "solving": "workers", "lease_s": LEASE_S, "solver_workers": 1}
 
 
-@pytest.fixture
-def replicas(tmp_path: Path, shared: dict[str, Any]) -> Iterator[list[Server]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(running(tmp_path, **shared)) for _ in range(2)]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def replicas(folder: Path, shared: dict[str, Any]) -> Iterator[list[Server]]:
+    with running(folder, **shared) as one, running(folder, **shared) as other:
+        yield [one, other]
 
 
 def solver_of(servers: list[Server], key: str) -> int:
@@ -41,15 +45,11 @@ def solver_of(servers: list[Server], key: str) -> int:
     return solver
 
 
-def session_of(process: int) -> int:
-    return os.getsid(process)
-
-
 def test_equal_problems_at_two_services_are_solved_once(
-    tmp_path: Path, replicas: list[Server], shared: dict[str, Any]
+    folder: Path, replicas: list[Server], shared: dict[str, Any]
 ) -> None:
     asked = problem("held")
-    with working(tmp_path, **shared), working(tmp_path, **shared), ThreadPoolExecutor(40) as crowd:
+    with working(folder, **shared), working(folder, **shared), ThreadPoolExecutor(40) as crowd:
         answers = [crowd.submit(replicas[at % 2].post, asked, wait_s=30) for at in range(40)]
         key = replicas[0].post(asked).json()["key"]
         solver_of(replicas, key)
@@ -60,9 +60,9 @@ def test_equal_problems_at_two_services_are_solved_once(
 
 
 def test_listeners_at_every_service_hear_of_everything(
-    tmp_path: Path, replicas: list[Server], shared: dict[str, Any]
+    folder: Path, replicas: list[Server], shared: dict[str, Any]
 ) -> None:
-    with working(tmp_path, **shared), ThreadPoolExecutor(2) as crowd:
+    with working(folder, **shared), ThreadPoolExecutor(2) as crowd:
         key = replicas[0].begin(improvable("improving"))
         stories = [crowd.submit(heard, server, key, **{"Last-Event-ID": "0"}) for server in replicas]
         replicas[0].let(key, "release")
@@ -73,11 +73,11 @@ def test_listeners_at_every_service_hear_of_everything(
 
 
 def test_solve_of_a_killed_worker_is_taken_up_by_another(
-    tmp_path: Path, replicas: list[Server], shared: dict[str, Any]
+    folder: Path, replicas: list[Server], shared: dict[str, Any]
 ) -> None:
-    with working(tmp_path, **shared) as one, working(tmp_path, **shared) as other:
+    with working(folder, **shared) as one, working(folder, **shared) as other:
         key = replicas[0].begin(problem("held"))
-        owner = session_of(solver_of(replicas, key))
+        owner = os.getsid(solver_of(replicas, key))
         os.kill(owner, signal.SIGKILL)
         (one if one.pid == owner else other).wait(60)
         wait_until(lambda: len(replicas[0].begun(key)) == 2)
@@ -86,23 +86,21 @@ def test_solve_of_a_killed_worker_is_taken_up_by_another(
         assert len(replicas[0].begun(key)) == 2
 
 
-def test_stopped_worker_gives_back_what_it_solves(
-    tmp_path: Path, replicas: list[Server], shared: dict[str, Any]
-) -> None:
-    with working(tmp_path, **{**shared, "lease_s": 600}) as first:
+def test_stopped_worker_gives_back_what_it_solves(folder: Path, replicas: list[Server], shared: dict[str, Any]) -> None:
+    with working(folder, **{**shared, "lease_s": 600}) as first:
         key = replicas[0].begin(problem("held", time_limit_s=600))
         first.terminate()
         assert first.wait(60) == 0
     assert replicas[0].get(f"/v1/plans/{key}").json()["status"] == "queued"
     replicas[0].let(key, "release")
-    with working(tmp_path, **shared):
+    with working(folder, **shared):
         assert replicas[1].get(f"/v1/plans/{key}", Prefer="wait=30").json()["status"] == "done"
 
 
 def test_delete_at_one_service_stops_the_solve_wherever_it_is(
-    tmp_path: Path, replicas: list[Server], shared: dict[str, Any]
+    folder: Path, replicas: list[Server], shared: dict[str, Any]
 ) -> None:
-    with working(tmp_path, **shared):
+    with working(folder, **shared):
         key = replicas[0].begin(problem("held", time_limit_s=600))
         solver = solver_of(replicas, key)
         with replicas[1].client() as client:
@@ -113,23 +111,23 @@ def test_delete_at_one_service_stops_the_solve_wherever_it_is(
 
 
 def test_problem_waits_for_a_worker_through_restarts(
-    tmp_path: Path, replicas: list[Server], shared: dict[str, Any]
+    folder: Path, replicas: list[Server], shared: dict[str, Any]
 ) -> None:
-    asked = problem()
-    key = replicas[0].post(asked).json()["key"]
-    assert replicas[0].stop(signal.SIGKILL) == -signal.SIGKILL
-    with working(tmp_path, **shared):
+    with running(folder, **shared) as third:
+        key = third.post(problem()).json()["key"]
+        assert third.stop(signal.SIGKILL) == -signal.SIGKILL
+    with working(folder, **shared):
         assert replicas[1].get(f"/v1/plans/{key}", Prefer="wait=30").json()["status"] == "done"
     assert len(replicas[0].begun(key)) == 1
 
 
 def test_job_that_was_lost_on_its_way_is_put_again(
-    tmp_path: Path, replicas: list[Server], shared: dict[str, Any]
+    folder: Path, replicas: list[Server], shared: dict[str, Any]
 ) -> None:
     key = replicas[0].post(problem()).json()["key"]
     with psycopg.connect(shared["database_url"].replace("+psycopg", "")) as connection:
         assert connection.execute("DELETE FROM procrastinate_jobs RETURNING args").fetchall() == [({"key": key},)]
-    with working(tmp_path, **shared):
+    with working(folder, **shared):
         assert replicas[1].get(f"/v1/plans/{key}", Prefer="wait=30").json()["status"] == "done"
 
 
