@@ -34,7 +34,7 @@ class Submitted:
 
     key: str
     for_ever: bool
-    known: Literal["exact", "none"]
+    known: Literal["exact", "near", "none"]
 
 
 class ViolationItem(Record):

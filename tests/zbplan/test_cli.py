@@ -34,6 +34,7 @@ FROZEN = {
     "trace": ["PLAN.json", "TRACE.json", "--json", "--chrome", "--replan", "--force"],
     "export": ["PLAN.json", "--format -f", "--output -o"],
     "serve": ["--host", "--port", "--database-url", "--insecure"],
+    "worker": ["--database-url", "--solver-workers"],
     "token add": ["NAME", "--role", "--database-url"],
     "token list": ["--database-url"],
     "token revoke": ["NAME", "--database-url"],
