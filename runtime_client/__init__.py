@@ -26,6 +26,7 @@ _HOME = {
     "TransferShapeError": "errors",
     "UnsplitStageWarning": "preflight",
     "ValidationError": "validation_errors",
+    "UntrainedStageWarning": "preflight",
     "WeightsInBWarning": "preflight",
     "broadcast": "start_up",
     "fetch": "start_up",

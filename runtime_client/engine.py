@@ -20,9 +20,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
 
-from runtime_client.errors import OpError, StepError, TransferShapeError
+from runtime_client.errors import JobMismatchError, OpError, StepError, TransferShapeError
 from runtime_client.links import Links
 from runtime_client.lowering import Action
+from runtime_client.surroundings import Surroundings
 
 Around = Callable[[Action], AbstractContextManager[None]]
 """Given an action, what it runs inside of.
@@ -102,7 +103,7 @@ class PlanEngine(_PipelineScheduleRuntime):
         try:
             super()._step_microbatches(*args, **kwargs)
             self._links.finish()
-        except OpError:
+        except (OpError, JobMismatchError):
             raise
         except Exception as error:
             raise StepError(self.rank, error) from error
@@ -111,15 +112,21 @@ class PlanEngine(_PipelineScheduleRuntime):
                 observed.give_back()
 
     def _initialize_stages(self, *args: Any, **kwargs: Any) -> None:
-        """Let torch find out shapes and make buffers, for one microbatch instead of all; then take over the stages."""
+        """Let torch find out shapes and make buffers, for one microbatch instead of all; then take over the stages.
+
+        torch runs the stages on memory that nobody has written for that, which is none of the job's steps: running
+        statistics and random numbers are brought back to where they were.
+        """
         initialized = self._stages_backward_initialized or (self._stages_forward_initialized and not self._has_backward)
         if not initialized:
             self._stages_forward_initialized = False  # buffers of a forward-only step take no gradient
+            before = Surroundings([stage.submod for stage in self._stages], self._stages[0].device)
             microbatches, self._n_microbatches = self._n_microbatches, 1
             try:
                 super()._initialize_stages(*args, **kwargs)
             finally:
                 self._n_microbatches = microbatches
+                before.restore()
             self._observed = [
                 _Observed(stage, self._links, self._around_named, self._n_microbatches) for stage in self._stages
             ]
@@ -131,6 +138,8 @@ class PlanEngine(_PipelineScheduleRuntime):
         try:
             with self._around(action) if self._has_backward else nullcontext():
                 yield
+        except JobMismatchError:
+            raise
         except TransferShapeError as error:
             raise OpError(self.rank, str(action), error) from error
         except Exception as error:
@@ -282,8 +291,10 @@ class _Observed:
                 self._links.arrived(action)
 
     def _cast(self, mould: Tensor) -> Tensor:
-        buffer = torch.empty_strided(mould.size(), mould.stride(), dtype=mould.dtype, device=self._stage.device)
-        return buffer.requires_grad_(mould.requires_grad)
+        # Contiguous, as it is sent, however the tensor lay where it was made.
+        return torch.empty(
+            mould.size(), dtype=mould.dtype, device=self._stage.device, requires_grad=mould.requires_grad
+        )
 
 
 def _moulds(infos: Sequence[Any]) -> list[Tensor | None]:

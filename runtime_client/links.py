@@ -43,7 +43,8 @@ class Links:
         posted = self._sends[action.kind, action.stage]
         while len(posted) >= UNDER_WAY[action.kind]:
             _wait(posted.popleft())
-        posted.append([dist.isend(op.tensor, group=op.group, group_dst=op.group_peer) for op in ops])
+        # Back ends send memory as it lies, and gloo refuses what has gaps or another order.
+        posted.append([dist.isend(op.tensor.contiguous(), group=op.group, group_dst=op.group_peer) for op in ops])
 
     def receive(self, action: Action, ops: Sequence[dist.P2POp]) -> None:
         """Post the buffers of a receive."""

@@ -70,6 +70,8 @@ class PlanSchedule:
     -----
     UnsplitStageWarning, WeightsInBWarning
         If a stage runs more in B than the plan expects: right, but slower.
+    UntrainedStageWarning
+        In the first step, if no gradient can reach any parameter of a stage that has some to train.
 
     Raises
     ------

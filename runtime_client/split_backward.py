@@ -42,8 +42,8 @@ class SplitBackward:
         self._op = ops[0]
         split = {op.stage for op in ops if op.kind == "W"}
         for stage in stages:
-            if stage.stage_index in split and isinstance(stage.dw_builder, _Splitter | None):
-                self._split(stage)
+            ours = stage.stage_index in split and isinstance(stage.dw_builder, _Splitter | None)
+            inspect_first_graph(stage.stage_index, stage.submod, split=ours and self._split(stage))
 
     @contextmanager
     def during(self, op: Action) -> Iterator[None]:
@@ -66,15 +66,16 @@ class SplitBackward:
             if part is not None:
                 part.forget()
 
-    def _split(self, stage: PipelineStage) -> None:
+    def _split(self, stage: PipelineStage) -> bool:
+        """Split the backward of a stage; tell whether that is possible."""
         why_not = obstacle(stage.submod)
         if why_not is None:
             self._store.attach(stage.submod)
             stage.dw_builder = _Splitter(self._take_weights)
-            inspect_first_graph(stage.stage_index, stage.submod)
         else:
             warn_unsplit(stage.stage_index, why_not)
             stage.dw_builder = _Splitter(lambda: _nothing)
+        return why_not is None
 
     def _take_weights(self) -> Callable[[], None]:
         """Return the W of the B that has just run."""

@@ -12,9 +12,11 @@ from tests.runtime_client.models import (
     batch,
     frozen_stages,
     mean_loss,
+    sliced_stages,
     sum_loss,
     text_stages,
     tied_stages,
+    transposed_stages,
     tupled_stages,
 )
 from tests.runtime_client.plans import one_f_one_b, random_plan, zb_h1
@@ -67,6 +69,8 @@ def cases(ranks: int) -> dict[str, Case]:
         **{f"random W {seed}": Case(random_plan(linear(ranks), 5, seed)) for seed in range(10, 13)},
     }
     if ranks > 1:
+        built["transposed between stages"] = Case(random_plan(linear(ranks), 4, seed=13), transposed_stages)
+        built["sliced between stages"] = Case(random_plan(v_shape(ranks), 4, seed=14), sliced_stages)
         built["frozen"] = Case(random_plan(linear(ranks), 4, seed=12), frozen_stages)
     if ranks > 1 and TORCH >= (2, 13):  # before, torch wants a gradient of every tensor between stages
         built["tuples"] = Case(random_plan(linear(ranks), 4, seed=10), tupled_stages)

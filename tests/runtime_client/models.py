@@ -69,6 +69,34 @@ def tupled_stages(stages: int, seed: int = 0) -> list[nn.Module]:
     return [Tupled(inner, first=at == 0, last=at == stages - 1) for at, inner in enumerate(built)]
 
 
+class Permuted(nn.Module):
+    """Ends with a tensor that lies in memory in another order, or with gaps, or starts from one."""
+
+    def __init__(self, inner: nn.Module, way: str, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.inner, self.way, self.first, self.last = inner, way, first, last
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.way == "transposed":
+            y = self.inner(x if self.first else x.transpose(1, 2))
+            return y if self.last else y.transpose(1, 2)
+        y = self.inner(x)
+        return y if self.last else torch.cat([y, y], dim=-1)[..., :WIDTH]
+
+
+def transposed_stages(stages: int, seed: int = 0) -> list[nn.Module]:
+    return _permuted(text_stages(stages, seed), "transposed")
+
+
+def sliced_stages(stages: int, seed: int = 0) -> list[nn.Module]:
+    return _permuted(text_stages(stages, seed), "sliced")
+
+
+def _permuted(built: list[nn.Module], way: str) -> list[nn.Module]:
+    last = len(built) - 1
+    return [Permuted(inner, way, first=at == 0, last=at == last) for at, inner in enumerate(built)]
+
+
 def on_one_device(stages: list[nn.Module]) -> list[PipelineStage]:
     """Return stages that this process holds all."""
     return [PipelineStage(module, index, len(stages), torch.device("cpu")) for index, module in enumerate(stages)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -254,6 +255,67 @@ def test_the_gradient_of_the_first_step_holds_nothing_of_the_shape_inference() -
     nn.Sequential(*again).zero_grad()
     second.step(tokens, target=target)
     assert all(map(torch.equal, gradients(stages), gradients(again)))
+
+
+class Noisy(nn.Module):
+    """Depends on random numbers, and keeps running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.drop = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.norm(self.linear(x)))
+
+
+@pytest.mark.parametrize("forward_only_first", [False, True])
+def test_the_shape_inference_leaves_no_trace_in_running_statistics_and_random_numbers(forward_only_first: bool) -> None:
+    torch.manual_seed(0)
+    stages = [Noisy() for _ in range(2)]
+    plain, plan = copy.deepcopy(stages), backwards_plan(2)
+    schedule = schedule_of(stages, plan, nn.functional.mse_loss)
+    x, target = torch.randn(8, WIDTH), torch.randn(8, WIDTH)
+    torch.manual_seed(1)
+    if forward_only_first:
+        schedule.eval(x, return_outputs=False)
+    losses: list[Tensor] = []
+    schedule.step(x, target=target, losses=losses)
+    torch.manual_seed(1)
+    if forward_only_first:
+        with torch.no_grad():
+            rows = x.chunk(2)[::-1]
+            for stage in plain:
+                rows = [stage(each) for each in rows]
+    needed = reference_step(plain, plan, nn.functional.mse_loss, x, target=target)
+    assert torch.equal(torch.stack(losses), torch.stack(needed))
+    for found, buffer in zip(nn.ModuleList(stages).buffers(), nn.ModuleList(plain).buffers(), strict=True):
+        assert torch.equal(found, buffer)
+
+
+class Scaled(nn.Module):
+    """Takes a factor per row beside its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, factor: Tensor) -> Tensor:
+        return self.linear(x) * factor
+
+
+def test_keyword_arguments_reach_every_stage_of_the_rank_cut_as_the_batch_is() -> None:
+    torch.manual_seed(0)
+    stages = [Scaled(), Scaled()]
+    plain = copy.deepcopy(stages)
+    x, factor, target = torch.randn(6, WIDTH), torch.arange(1.0, 7).unsqueeze(1), torch.randn(6, WIDTH)
+    schedule_of(stages, backwards_plan(3), nn.functional.mse_loss).step(x, target=target, factor=factor)
+    nn.functional.mse_loss(plain[1](plain[0](x, factor), factor), target).backward()
+    torch.testing.assert_close(gradients(stages), gradients(plain))
+
+
+def test_receives_are_never_put_off() -> None:
+    # torch's defer_pp_recv reorders them against the sends, silently, wherever a rank holds two stages.
+    assert not getattr(schedule_of(text_stages(2), backwards_plan(3))._engine, "_defer_pp_recv", False)
 
 
 def test_a_forward_only_step_may_stand_before_between_and_behind_others() -> None:

@@ -8,13 +8,30 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
-from runtime_client import JobMismatchError, PlanSchedule, UnsplitStageWarning, WeightsInBWarning, reference_step
+from runtime_client import (
+    JobMismatchError,
+    PlanSchedule,
+    UnsplitStageWarning,
+    UntrainedStageWarning,
+    WeightsInBWarning,
+    reference_step,
+)
 from runtime_client.preflight import obstacle, refusals
 from tests.runtime_client.models import batch, mean_loss, on_one_device, text_stages
-from tests.runtime_client.plans import one_f_one_b, random_plan
+from tests.runtime_client.plans import one_f_one_b, plan_of, problem_of, random_plan
+from zbplan.instance import BW, F, Orders
+from zbplan.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("alone", "one_thread")
+
+
+def plan_of_bw(stages: int) -> Plan:
+    """One device, without W."""
+    problem = problem_of([list(range(stages))], 4)
+    ops = [(kind, stage) for kind, order in ((F, range(stages)), (BW, range(stages)[::-1])) for stage in order]
+    return plan_of(problem, Orders.of([[problem.instance().code(*op, at) for at in range(4) for op in ops]]))
 
 
 def compiled(module: nn.Module) -> nn.Module:
@@ -116,6 +133,62 @@ def test_weights_of_a_custom_function_are_right_and_said_to_be_in_b() -> None:
     for _ in range(2):
         reference_step(plain, plan, mean_loss, tokens, target=target)
     assert torch.equal(stages[1][3].weight.grad, plain[1][3].weight.grad)
+
+
+class Checkpointed(nn.Module):
+    """Keeps nothing of what its inner module computes, and counts how often that runs."""
+
+    def __init__(self, inner: nn.Module, *, reentrant: bool) -> None:
+        super().__init__()
+        self.inner, self.reentrant, self.runs = inner, reentrant, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self._run, x, use_reentrant=self.reentrant)
+
+    def _run(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        return self.inner(x)
+
+
+def test_a_checkpointed_stage_is_split_with_one_recomputation_and_the_same_bits() -> None:
+    plan, (tokens, target) = random_plan([[0, 1]], 4, 0), batch(8)
+    stages, plain = text_stages(2), text_stages(2)
+    stages[1] = Checkpointed(stages[1], reentrant=False)
+    schedule = PlanSchedule(on_one_device(stages), plan, mean_loss)
+    schedule.step(tokens, target=target)
+    stages[1].runs = 0
+    nn.ModuleList(stages).zero_grad()
+    schedule.step(tokens, target=target)
+    assert stages[1].runs == 2 * 4  # one F and one recomputation per microbatch: W has none of its own
+    reference_step(plain, plan, mean_loss, tokens, target=target)
+    for found, needed in zip(nn.ModuleList(stages).parameters(), nn.ModuleList(plain).parameters(), strict=True):
+        assert torch.equal(found.grad, needed.grad)
+
+
+def test_reentrant_checkpointing_is_refused_in_the_first_forward() -> None:
+    stages, (tokens, target) = text_stages(2), batch(8)
+    stages[1] = nn.Sequential(Checkpointed(stages[1], reentrant=True), nn.Identity())
+    schedule = PlanSchedule(on_one_device(stages), random_plan([[0, 1]], 4, 0), mean_loss)
+    with pytest.raises(
+        JobMismatchError, match=r"stage 1 is checkpointed with use_reentrant=True.*needed use_reentrant=F"
+    ):
+        schedule.step(tokens, target=target)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("plan", [random_plan([[0, 1]], 4, 0), plan_of_bw(2)])
+def test_a_stage_that_reentrant_checkpointing_leaves_untrained_is_said_to_be(plan: Plan) -> None:
+    stages, (tokens, target) = text_stages(2), batch(8)
+    stages[0] = Checkpointed(stages[0], reentrant=True)  # token ids need no gradient
+    schedule = PlanSchedule(on_one_device(stages), plan, mean_loss)
+    with pytest.warns(UntrainedStageWarning, match=r"stage 0: found an output that no .* use_reentrant=False"):
+        schedule.step(tokens, target=target)
+
+
+def test_a_frozen_stage_is_not_said_to_be_untrained() -> None:
+    stages, (tokens, target) = text_stages(2), batch(8)
+    stages[0].requires_grad_(False)
+    PlanSchedule(on_one_device(stages), random_plan([[0, 1]], 4, 0), mean_loss).step(tokens, target=target)
 
 
 CHANGES = {

@@ -83,6 +83,18 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_named_error(tmp_path: Path
         assert "look for the rank that failed first" in ranks[rank].output
 
 
+def test_a_tensor_of_another_shape_between_ranks_is_named_where_it_is_sent(tmp_path: Path) -> None:
+    worker = ["-m", "tests.runtime_client.shrinking_worker"]
+    sender, receiver = together([[*worker, str(rank), str(tmp_path / "meeting")] for rank in range(2)])
+    assert [sender.returncode, receiver.returncode] == [1, 1]
+    assert [sender.output.count("stepped"), receiver.output.count("stepped")] == [1, 1]
+    assert (
+        "OpError: rank 0, SEND_F(stage 0, microbatch 0): found TransferShapeError: found [2, 4, 8] torch.float32; "
+        "needed [2, 5, 8] torch.float32, as in the first microbatch: pad to a fixed shape"
+    ) in sender.output
+    assert "StepError: rank 1, outside any op: found " in receiver.output
+
+
 def test_memory_does_not_grow_with_the_number_of_microbatches(tmp_path: Path) -> None:
     run = torchrun(2, "tests.runtime_client.memory_worker", str(tmp_path))
     assert run.returncode == 0, run.output
