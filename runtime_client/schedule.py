@@ -206,6 +206,8 @@ class PlanSchedule:
     def trace(self) -> Trace:
         """Return the latest steps (up to 32) since the last call, of all ranks: every rank of the group must call.
 
+        ``Path("trace.json").write_text(schedule.trace().to_json())`` saves them for ``zbplan trace``.
+
         Raises
         ------
         TraceError

@@ -14,6 +14,9 @@ from zbplan.joined import NOTHING, FloatArray, Joined
 from zbplan.plan import Plan
 from zbplan.trace import Trace
 
+Times = tuple[FloatArray, FloatArray]
+"""Planned and measured, of each op."""
+
 DIVERGED = 0.01
 """An op that ends later or earlier than planned by this part of the planned iteration has left the plan."""
 
@@ -53,12 +56,27 @@ class OpReport:
 
 @dataclass(frozen=True)
 class KindReport:
-    """All ops of a kind on a stage; ``took_ms`` compares medians over microbatches and steps."""
+    """All ops of a kind on a stage.
+
+    Attributes
+    ----------
+    took_ms
+        Medians over microbatches and steps.
+    start_error_ms
+        How much later than planned they started, on average over microbatches.
+    dependency_wait_ms, resource_wait_ms
+        As of each op, on average over microbatches.
+    spread_ms, samples
+        Median absolute deviation of the durations measured, and their number.
+    """
 
     kind: str
     stage: int
     device: int
     took_ms: Compared
+    start_error_ms: float
+    dependency_wait_ms: Compared
+    resource_wait_ms: Compared
     spread_ms: float
     samples: int
 
@@ -250,13 +268,24 @@ def _outside_step(devices: list[DeviceReport], period_ms: float | None) -> float
 
 
 def _kinds(joined: Joined) -> Iterator[KindReport]:
+    later_ms = np.median(joined.start, axis=0) - joined.planned_start
+    waited, queued = _waits(joined)
     for stage, device in enumerate(joined.instance.device_of.tolist()):
         for kind, name in enumerate(KINDS):
             ops = (joined.stage == stage) & (joined.kind == kind)
             if ops.any():
                 found = Duration.of(joined.took_ms[:, ops].ravel().tolist())
-                took = Compared(_median(joined.planned_ms[ops]), found.median_ms)
-                yield KindReport(name, stage, device, took, found.spread_ms, found.samples)
+                yield KindReport(
+                    name,
+                    stage,
+                    device,
+                    took_ms=Compared(_median(joined.planned_ms[ops]), found.median_ms),
+                    start_error_ms=float(later_ms[ops].mean()),
+                    dependency_wait_ms=_compared(*(times[ops].mean() for times in waited)),
+                    resource_wait_ms=_compared(*(times[ops].mean() for times in queued)),
+                    spread_ms=found.spread_ms,
+                    samples=found.samples,
+                )
 
 
 def _transfers(joined: Joined) -> Iterator[TransferReport]:
@@ -317,21 +346,26 @@ def _planned_wait(joined: Joined) -> FloatArray:
 
 
 def _ops(joined: Joined) -> Iterator[OpReport]:
-    planned_wait, end = _planned_wait(joined), joined.planned_end
-    planned_queue = np.maximum(0.0, joined.free(end) - joined.ready(end))
-    queue = np.median(np.maximum(0.0, joined.free(joined.end) - joined.ready(joined.end)), axis=0)
-    start, took, wait = (
-        np.median(times, axis=0) for times in (joined.start, joined.took_ms, joined.dependency_wait_ms)
-    )
+    start, took = (np.median(times, axis=0) for times in (joined.start, joined.took_ms))
+    waited, queued = _waits(joined)
     for at in range(len(joined.ops)):
         yield OpReport(
             joined.name(at),
             int(joined.device[at]),
             _compared(joined.planned_start[at], start[at]),
             _compared(joined.planned_ms[at], took[at]),
-            _compared(planned_wait[at], wait[at]),
-            _compared(planned_queue[at], queue[at]),
+            _compared(*(times[at] for times in waited)),
+            _compared(*(times[at] for times in queued)),
         )
+
+
+def _waits(joined: Joined) -> tuple[Times, Times]:
+    """Return the wait of each op for what it needs, and that for its device, planned and measured."""
+    planned, end = joined.planned_end, joined.end
+    waited = np.median(joined.dependency_wait_ms, axis=0)
+    queued = np.median(np.maximum(0.0, joined.free(end) - joined.ready(end)), axis=0)
+    planned_queue = np.maximum(0.0, joined.free(planned) - joined.ready(planned))
+    return (_planned_wait(joined), waited), (planned_queue, queued)
 
 
 def _compared(planned: float, measured: float) -> Compared:

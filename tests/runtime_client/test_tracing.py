@@ -19,6 +19,8 @@ from tests.runtime_client.plans import random_plan
 from tests.runtime_client.processes import torchrun
 from tests.runtime_client.tracing_worker import AHEAD_NS, PLANS, STEPS
 from zbplan.trace import DeviceTrace, StepTrace, Trace
+from zbplan.trace_report import report
+from zbplan.verdict import verdict
 
 MS_NS = 1e6
 
@@ -105,6 +107,18 @@ def test_on_one_time_base_nothing_arrives_before_it_is_sent(ranks: list[dict[str
                 if transfer is not None:
                     assert span.end_ms <= at[transfer.send].start_ms
                     assert at[transfer.send].start_ms <= at[transfer.receive].end_ms + slack_ms
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_a_job_notes_can_be_held_against_its_plan(ranks: list[dict[str, Any]], name: str) -> None:
+    found = report(PLANS[name], Trace.parse(ranks[0][name][1]))
+    assert (found.steps, found.is_warm) == (1, True)
+    assert 0 < found.bubble_rate.measured < 1
+    assert len(found.ops) == sum(len(ops.kind) for ops in PLANS[name].devices)
+    for device in found.devices:
+        whole_ms = device.ops_ms.measured + device.waiting_ms.measured + device.sending_ms + device.host_ms
+        assert device.step_ms == pytest.approx(whole_ms)
+    assert verdict(found)
 
 
 @pytest.mark.parametrize(("scenario", "numbers"), [("no step", "[[], []]"), ("other steps", "[[0], [0, 1]]")])

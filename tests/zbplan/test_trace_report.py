@@ -155,6 +155,22 @@ def test_transfers_are_told_as_far_as_somebody_stood_waiting() -> None:
     assert both[0, 1].measured == pytest.approx(1.5)
 
 
+def test_waits_for_input_are_told_from_waits_for_the_device() -> None:
+    # Device 1 has nothing to do until F of stage 0 arrives; then one F after the other waits for the device.
+    problem = problem_of(linear(2), 3, t_f_ms=[1, 4], t_comm_ms=1)
+    from heuristic import construct
+
+    plan = construct(problem.model_copy(update={"method": "gpipe"}))
+    late = stretched(plan, lambda kind, stage, *_: 3.0 if (kind, stage) == ("F", 0) else 1.0)
+    ops = {op.op: op for op in report(plan, late).ops}
+    first, last = (ops[f"F(stage 1, microbatch {at})"] for at in (0, 2))
+    assert (first.dependency_wait_ms.planned, first.dependency_wait_ms.measured) == (pytest.approx(2), pytest.approx(4))
+    assert (last.resource_wait_ms.planned, last.resource_wait_ms.measured) == (pytest.approx(6), pytest.approx(2))
+    kinds = {(kind.kind, kind.stage): kind for kind in report(plan, late).kinds}
+    assert kinds["F", 1].start_error_ms == pytest.approx(2)
+    assert kinds["F", 1].dependency_wait_ms.measured == pytest.approx(4 / 3)
+
+
 def test_a_report_is_one_json_value() -> None:
     found = report(PLANS["v"], as_planned(PLANS["v"]))
     value = json.loads(json.dumps(found.as_json(), allow_nan=False))

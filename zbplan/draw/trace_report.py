@@ -9,18 +9,20 @@ from rich.table import Table
 from rich.text import Text
 
 from zbplan.draw.labels import bytes_label
-from zbplan.trace_report import Compared, Report
+from zbplan.trace_report import Compared, KindReport, Report
 from zbplan.verdict import verdict
 
 
 def lines(report: Report) -> Iterator[RenderableType]:
-    """Yield the verdict, the figures of the iteration, then a table of ops, of transfers and of devices."""
+    """Yield the verdict, the figures of the iteration, then tables of ops, their waits, transfers and devices."""
     for sentence in verdict(report):
         yield Text(f"• {sentence}", style="bold")
     yield Text()
     yield from _iteration(report)
     yield Text()
     yield _kinds(report)
+    yield Text()
+    yield _waits(report)
     yield Text()
     if report.transfers:
         yield _transfers(report)
@@ -41,7 +43,7 @@ def _iteration(report: Report) -> Iterator[Text]:
     if report.period_ms is not None:
         yield Text(f"from step to step {report.period_ms:.4g} ms, {report.outside_step:.1%} of it outside the step")
     if report.tokens_per_s is not None:
-        yield Text(f"{report.tokens_per_s:.4g} tokens per second")
+        yield Text(f"{report.tokens_per_s:,.0f} tokens per second")
     if report.first_divergence is not None:
         first = report.first_divergence
         ended = f"ended at {first.end_ms.measured:.4g} ms, planned {first.end_ms.planned:.4g}"
@@ -52,9 +54,21 @@ def _iteration(report: Report) -> Iterator[Text]:
 def _kinds(report: Report) -> Table:
     table = _table("stage", "device", "op", "planned ms", "measured ms", "error", "spread ms")
     for kind in report.kinds:
-        what = (str(kind.stage), str(kind.device), kind.kind)
-        table.add_row(*what, *_times(kind.took_ms), f"{kind.spread_ms:.3f}")
+        table.add_row(*_which(kind), *_times(kind.took_ms), f"{kind.spread_ms:.3f}")
     return table
+
+
+def _waits(report: Report) -> Table:
+    """Return a row per kind and stage: waits of an op in milliseconds, on average, planned and measured."""
+    table = _table("stage", "device", "op", "starts later by", "waits for input", "waits for device")
+    for kind in report.kinds:
+        waits = [_planned_to_measured(figure) for figure in (kind.dependency_wait_ms, kind.resource_wait_ms)]
+        table.add_row(*_which(kind), f"{kind.start_error_ms:+.3f}", *waits)
+    return table
+
+
+def _which(kind: KindReport) -> tuple[str, str, str]:
+    return str(kind.stage), str(kind.device), kind.kind
 
 
 def _transfers(report: Report) -> Table:
@@ -84,6 +98,10 @@ def _table(*headings: str) -> Table:
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def _planned_to_measured(figure: Compared) -> str:
+    return f"{_text(figure.planned, '{:.2f}')} to {_text(figure.measured, '{:.2f}')}"
 
 
 def _times(figure: Compared) -> Sequence[str]:

@@ -50,6 +50,8 @@ def test_the_verdict_stands_first_and_everything_below(trace: Trace, tmp_path: P
         assert sum(line.startswith(start) for line in lines) == 1
     assert any(line.endswith("tokens per second") for line in lines)
     assert any(line.split()[:3] == ["1", "1", "B"] and "+20.0%" in line for line in lines)
+    assert sum(" to " in line and line.split()[:2] == ["1", "1"] for line in lines) == 3
+    assert "…" not in stdout
     assert lines[-2].split()[0] == "0"
     assert lines[-1].split()[-2:] == ["5", "B"]
 
