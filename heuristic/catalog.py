@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,9 +12,11 @@ import numpy as np
 
 from heuristic.gpipe import gpipe
 from heuristic.interleaved_1f1b import interleaved_1f1b
+from heuristic.ladder import least_time, rungs
+from heuristic.objective import iteration
 from heuristic.one_f_one_b import one_f_one_b
 from heuristic.one_f_one_b_v import one_f_one_b_v
-from heuristic.planner import QUICK, improvements
+from heuristic.planner import RUNG, improvements
 from heuristic.v_half import v_half
 from heuristic.v_min import v_min
 from heuristic.zb_greedy import zb_greedy
@@ -21,7 +24,7 @@ from heuristic.zb_h1 import zb_h1
 from heuristic.zb_h2 import zb_h2
 from heuristic.zb_v import zb_v
 from zbplan.errors import InfeasibleError, MethodError
-from zbplan.instance import Instance, Orders
+from zbplan.instance import UNLIMITED, Instance, Orders
 from zbplan.placement import Placement
 from zbplan.plan import Plan
 from zbplan.problem import Problem
@@ -43,6 +46,9 @@ METHODS: dict[str, Builder] = {
     "v_min": v_min,
 }
 """The schedules that have a name in the literature."""
+
+LIMITED = ("zb_greedy", "zb_v")
+"""Those that make something else of every memory limit."""
 
 PLANNER = "planner"
 """What a plan's provenance says of a schedule that has no name: only ``auto`` and ``heuristic`` make it."""
@@ -81,7 +87,7 @@ class Refused:
     build_ms: float
 
 
-def construct(problem: Problem, *, effort: int = QUICK) -> Plan:
+def construct(problem: Problem, *, effort: int = 0) -> Plan:
     """Return the best legal constructive plan by the objective, or that of the named schedule asked for.
 
     Of equally good plans the first in the sequence of ``candidates`` wins.
@@ -101,7 +107,7 @@ def construct(problem: Problem, *, effort: int = QUICK) -> Plan:
     return min(best_per_placement(problem, effort=effort), key=_iteration).plan
 
 
-def best_per_placement(problem: Problem, *, effort: int = QUICK) -> list[Built]:
+def best_per_placement(problem: Problem, *, effort: int = 0) -> list[Built]:
     """Return the best legal schedule of each placement that has one; parameters and errors as of ``construct``."""
     if problem.method in ("auto", "heuristic"):
         tried = [_all_on(problem, placement, effort) for placement in feasible_placements(problem)]
@@ -114,7 +120,7 @@ def best_per_placement(problem: Problem, *, effort: int = QUICK) -> list[Built]:
     return [min(row, key=_iteration) for row in built if row]
 
 
-def candidates(problem: Problem, *, effort: int = QUICK) -> list[Built | Refused]:
+def candidates(problem: Problem, *, effort: int = 0) -> list[Built | Refused]:
     """Return what every method makes of a problem on each of its placements, in a fixed sequence.
 
     Parameters
@@ -188,11 +194,42 @@ def _all_on(problem: Problem, placement: Placement, effort: int) -> list[Built |
     named = [_try(problem, placement, method) for method in METHODS]
     began = time.perf_counter()
     instance = problem.instance(placement)
-    starts = sorted((built for built in named if isinstance(built, Built)), key=_iteration)
-    better = [*improvements(instance, [built.orders for built in starts], effort=effort)]
-    orders = better[-1] if better else starts[0].orders
+    orders = _planned(instance, [built for built in named if isinstance(built, Built)], effort)
     measures = measure(instance, tighten(instance, orders))
     return [*named, Built(problem, placement, PLANNER, orders, measures, _since(began))]
+
+
+def _planned(instance: Instance, named: list[Built], effort: int) -> Orders:
+    """Return the best orders of all rungs of the ladder, searched on at the limit itself if there is effort."""
+    best, objective = None, UNLIMITED
+    for rung in rungs(instance):
+        if least_time(rung) < objective:
+            orders = _on_rung(rung, _starts(rung, instance, named))
+            if iteration(instance, orders) < objective:
+                best, objective = orders, iteration(instance, orders)
+    starts = [orders for orders in (best, *(built.orders for built in named)) if orders is not None]
+    return [*starts[:1], *improvements(instance, starts, effort=effort)][-1] if effort > 0 else starts[0]
+
+
+def _on_rung(rung: Instance, starts: list[Orders]) -> Orders:
+    """Return the best that a short search finds with the memory of a rung."""
+    starts = sorted(starts, key=lambda orders: iteration(rung, orders))
+    return [*starts[:1], *improvements(rung, starts, effort=RUNG)][-1]
+
+
+def _starts(rung: Instance, instance: Instance, named: list[Built]) -> list[Orders]:
+    """Return what the named schedules make of a rung."""
+    if (rung.room == instance.room).all():
+        return [built.orders for built in named]
+    starts = [built.orders for built in named if built.method not in LIMITED and _fits(rung, built)]
+    for method in LIMITED:
+        with suppress(MethodError):
+            starts.append(_legal(rung, method)[0])
+    return starts
+
+
+def _fits(rung: Instance, built: Built) -> bool:
+    return bool((built.measures.peak - rung.static <= rung.room).all())
 
 
 def _try(problem: Problem, placement: Placement, method: str) -> Built | Refused:

@@ -21,6 +21,9 @@ from heuristic.variation import Variation
 from zbplan.instance import BW, UNLIMITED, B, F, Instance, Orders, W
 from zbplan.simulate import simulate
 
+RUNG = 50_000
+"""Scheduled ops of an effort that takes about a hundredth of a second."""
+
 QUICK = 200_000
 """Scheduled ops of an effort that takes about a twentieth of a second."""
 

@@ -1,0 +1,81 @@
+"""The ladder: a plan is the best that is known for any of a series of limits up to the one given.
+
+A search does not get better with every bit of memory: it takes another turn and may end a little worse. So the search
+is made on the rungs of a ladder that does not depend on the limit, each time in the same way; then more memory only
+adds rungs, and never gives a slower plan. A limit between two rungs counts as the lower one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from zbplan.instance import BW, B, F, Instance, IntArray, W
+
+MOST_OPS = 10_000
+"""Ops above which the ladder has one rung only, the limit itself: there a single schedule takes milliseconds."""
+
+
+def rungs(instance: Instance) -> Iterator[Instance]:
+    """Yield the instance with the memory of each rung, the highest rung first.
+
+    Rungs are a microbatch apart: up to 2p microbatches, then ever wider. If devices differ in room, then by as much on
+    every rung.
+    """
+    room = np.minimum(instance.room, _everything(instance))
+    lowest = room.min()
+    shape = room - lowest
+    if instance.duration[:3].size > MOST_OPS:
+        yield instance
+        return
+    for level in _levels(instance, int((instance.smallest_room - shape).max())):
+        if level <= lowest:
+            yield replace(instance, room=level + shape)
+
+
+def least_time(instance: Instance) -> int:
+    """Return ticks that no orders undercut: the memory that all ops hold, times how long, over the room there is."""
+    shortest = _shortest_stay(instance).astype(np.float64)  # memory units times ticks may pass 64 bits
+    split = instance.hold[F] * shortest[B] + instance.release[W] * shortest[W]
+    fused = instance.hold[F] * shortest[BW]
+    area = np.where(instance.splittable[:, None], np.minimum(split, fused), fused).sum(axis=1)
+    needed = [float(area[list(stages)].sum()) for stages in instance.stages_of]
+    return int((np.array(needed) / np.maximum(instance.room, 1) * (1 - 1e-9)).max())
+
+
+def _levels(instance: Instance, smallest: int) -> list[int]:
+    """Return the levels from the smallest on, the highest first."""
+    each, most = _each(instance), instance.microbatches
+    counts = {*range(1, min(2 * instance.devices, most) + 1), most}
+    count = 2 * instance.devices
+    while count < most:
+        counts.add(count)
+        count = count * 3 // 2
+    return sorted({smallest, *(count * each for count in counts if count * each > smallest)}, reverse=True)
+
+
+def _each(instance: Instance) -> int:
+    """Return what a microbatch holds at most on all stages of a device."""
+    held = (instance.hold[F] + instance.hold[B]).max(axis=1)
+    return max(1, *(int(held[list(stages)].sum()) for stages in instance.stages_of))
+
+
+def _everything(instance: Instance) -> int:
+    """Return the room above which there is nothing left to hold."""
+    return int(instance.smallest_room.max()) + instance.microbatches * _each(instance)
+
+
+def _shortest_stay(instance: Instance) -> IntArray:
+    """Return the least ticks from the start of F to the end of B or BW on each stage, in their rows; T_W in row W."""
+    duration = instance.duration
+    back = np.where(instance.splittable[:, None], np.minimum(duration[B], duration[BW]), duration[BW])
+    stay = duration.copy()
+    below = np.zeros(instance.microbatches, dtype=np.int64)
+    for stage in range(instance.stages - 1, -1, -1):
+        stay[[B, BW], stage] += duration[F, stage] + below
+        if stage > 0:
+            lags = instance.forward_lag[stage - 1] + instance.backward_lag[stage - 1]
+            below = duration[F, stage] + below + back[stage] + lags
+    return stay
