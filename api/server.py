@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 from types import FrameType
@@ -29,6 +30,7 @@ def serve(settings: Settings) -> None:
         If the database cannot be used, or the address can be reached by others and nobody has a token.
     """
     configure_logging(settings.log_level)
+    _allow_many_connections()
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, _exit)
     require_database(settings.database_url)
@@ -71,6 +73,12 @@ def listening(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _allow_many_connections() -> None:
+    # A cluster that starts is thousands of clients at once, and the usual soft limit is 1024 open files.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> NoReturn:
