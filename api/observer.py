@@ -9,7 +9,7 @@ import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars
 
 from api.metrics import Metrics
 
@@ -45,11 +45,11 @@ class Observer:
                 MutableHeaders(scope=message)[HEADER] = identity
             await send(message)
 
-        with bound_contextvars(request_id=identity):
-            try:
-                return await self._app(scope, receive, send_named)
-            finally:
-                self._note(scope, status, time.perf_counter() - began)
+        bind_contextvars(request_id=identity)  # for this request only: the server gives each a task of its own
+        try:
+            return await self._app(scope, receive, send_named)
+        finally:
+            self._note(scope, status, time.perf_counter() - began)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         self._metrics.request(scope["method"], getattr(scope.get("route"), "path", "none"), status, seconds)

@@ -14,10 +14,15 @@ from api.service import Service
 from zbplan.record import Record
 
 
-async def _service(request: Request) -> Service:
-    # A plain function would cost a thread per request.
+def service_of(request: Request) -> Service:
+    """Return the service behind the application; where thousands ask at once, a dependency would cost too much."""
     service: Service = request.app.state.service
     return service
+
+
+async def _service(request: Request) -> Service:
+    # A plain function would cost a thread per request.
+    return service_of(request)
 
 
 ServiceOf = Annotated[Service, Depends(_service)]

@@ -13,7 +13,7 @@ from api.openapi import EXAMPLE_PROBLEM, content
 from api.refusal import Refusal, document
 from api.requests import has, preferred_wait_s
 from api.resource import Page, Status, Summary
-from api.routes.common import BAD_BODY, BAD_QUERY, NOT_FOUND, ServiceOf, body_of, json_response, respond
+from api.routes.common import BAD_BODY, BAD_QUERY, NOT_FOUND, ServiceOf, body_of, json_response, respond, service_of
 from zbplan.errors import Finding
 
 router = APIRouter()
@@ -67,12 +67,13 @@ async def submit(request: Request, service: ServiceOf) -> Response:
     responses={**_RESOURCE, 304: {"description": "Nothing has changed."}, **NOT_FOUND},
     openapi_extra={"parameters": [_PREFER]},
 )
-async def read(key: Key, request: Request, service: ServiceOf) -> Response:
+async def read(key: Key, request: Request) -> Response:
     """Return the resource of a problem.
 
     With `Prefer: wait=N` the answer is held until the plan is final, or, with `If-None-Match`, until it is another
     one than the client has, for at most N seconds.
     """
+    service = service_of(request)
     wait_s = preferred_wait_s(request, service.settings.max_wait_s)
     conditional = "if-none-match" in request.headers
 
