@@ -19,6 +19,7 @@ from heuristic.one_f_one_b_v import one_f_one_b_v
 from heuristic.planner import RUNG, improvements
 from heuristic.v_half import v_half
 from heuristic.v_min import v_min
+from heuristic.wave import first_wave, flows_down
 from heuristic.zb_greedy import zb_greedy
 from heuristic.zb_h1 import zb_h1
 from heuristic.zb_h2 import zb_h2
@@ -213,6 +214,8 @@ def _planned(instance: Instance, named: list[Built], effort: int) -> Orders:
 
 def _on_rung(rung: Instance, starts: list[Orders]) -> Orders:
     """Return the best that a short search finds with the memory of a rung."""
+    if flows_down(rung):
+        starts = [*starts, first_wave(rung)]
     starts = sorted(starts, key=lambda orders: iteration(rung, orders))
     return [*starts[:1], *improvements(rung, starts, effort=RUNG)][-1]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from zbplan.instance import BW, B, F, Instance, IntArray, W
 
-MOST_OPS = 10_000
+MOST_OPS = 6_000
 """Ops above which the ladder has one rung only, the limit itself: there a single schedule takes milliseconds."""
 
 
