@@ -68,6 +68,8 @@ def test_wheel_holds_the_packages_and_neither_tests_nor_docker(wheel: Path) -> N
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert top == PACKAGES
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert "api/migrations/env.py" in names
+    assert any(name.startswith("api/migrations/versions/v0001") for name in names)
 
 
 def test_training_job_installs_no_solver_and_no_web_framework(wheel: Path, tmp_path: Path) -> None:

@@ -20,15 +20,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def postgresql_url() -> Iterator[str]:
-    with postgresql() as url:
-        yield url
+    with postgresql() as database:
+        yield database.url
 
 
 @pytest.fixture(scope="module")
 def own_postgresql_url() -> Iterator[str]:
     """A database in a server of the module's own."""
-    with postgresql() as url:
-        yield url
+    with postgresql() as database:
+        yield database.url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

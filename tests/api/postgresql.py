@@ -30,26 +30,48 @@ def program(name: str) -> str:
     return found
 
 
+class PostgreSQL:
+    """A server that can be stopped and started."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._server: subprocess.Popen[bytes] | None = None
+        make = [program("initdb"), "--pgdata", folder / "data", "--auth", "trust", "--username", "zbplan", "--no-sync"]
+        subprocess.run(make, check=True, user=OWNER, cwd="/", stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
+
+    @property
+    def url(self) -> str:
+        """The SQLAlchemy URL of its database."""
+        return f"postgresql+psycopg://zbplan@/postgres?host={quote(str(self._folder), safe='')}"
+
+    def start(self) -> None:
+        serve = [program("postgres"), "-D", self._folder / "data", "-k", self._folder]
+        with (self._folder / "log.txt").open("a") as log:
+            self._server = subprocess.Popen(
+                [*serve, "-c", "listen_addresses=", "-c", "fsync=off"], user=OWNER, cwd="/", stdout=log, stderr=log
+            )
+        wait_until(lambda: accepts(self._folder))
+
+    def stop(self) -> None:
+        """End every connection and the server."""
+        if self._server is not None:
+            self._server.send_signal(signal.SIGINT)
+            self._server.wait(TIMEOUT_S)
+
+
 @contextmanager
-def postgresql() -> Iterator[str]:
-    """Run a server and yield the SQLAlchemy URL of its database."""
-    initdb, postgres = program("initdb"), program("postgres")
+def postgresql() -> Iterator[PostgreSQL]:
+    """Run a server."""
     with tempfile.TemporaryDirectory(prefix="zbplan-", dir="/tmp") as name:
         folder = Path(name)
         if OWNER is not None:
             shutil.chown(folder, OWNER)
-        data = folder / "data"
-        make = [initdb, "--pgdata", data, "--auth", "trust", "--username", "zbplan", "--no-sync"]
-        subprocess.run(make, check=True, user=OWNER, cwd="/", stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
-        serve = [postgres, "-D", data, "-k", folder, "-c", "listen_addresses=", "-c", "fsync=off"]
-        with (folder / "log.txt").open("w") as log:
-            server = subprocess.Popen(serve, user=OWNER, cwd="/", stdout=log, stderr=log)
+        server = PostgreSQL(folder)
         try:
-            wait_until(lambda: accepts(folder))
-            yield f"postgresql+psycopg://zbplan@/postgres?host={quote(str(folder), safe='')}"
+            server.start()
+            yield server
         finally:
-            server.send_signal(signal.SIGINT)
-            server.wait(TIMEOUT_S)
+            server.stop()
 
 
 def accepts(folder: Path) -> bool:

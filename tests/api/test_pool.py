@@ -18,8 +18,8 @@ LIMIT_S = 60
 
 
 @asynccontextmanager
-async def pool(workers: int = 1) -> AsyncIterator[Pool]:
-    made = Pool(workers)
+async def pool(workers: int = 1, memory_bytes: int | None = None) -> AsyncIterator[Pool]:
+    made = Pool(workers, memory_bytes)
     made.start()
     try:
         yield made
@@ -135,5 +135,15 @@ def test_stop_kills_a_busy_worker(tmp_path: Path) -> None:
             assert not alive(worker)
             with pytest.raises(asyncio.CancelledError):
                 await task
+
+    asyncio.run(check())
+
+
+def test_worker_that_wants_too_much_memory_gets_none_and_goes_on() -> None:
+    async def check() -> None:
+        async with pool(memory_bytes=1 << 30) as workers:
+            with pytest.raises(MemoryError):
+                await workers.run(LIMIT_S, bytearray, 1 << 30)
+            assert await workers.run(LIMIT_S, len, bytes(1 << 20)) == 1 << 20
 
     asyncio.run(check())
