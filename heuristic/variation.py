@@ -220,7 +220,7 @@ class Variation:
         return slice(first, first + self.random.choice((1, 1, 2, 4, 8, 16, count)))
 
     def _which(self) -> IntArray:
-        """Return some stages: all of one chunk, those of some devices, or some in sequence."""
+        """Return some stages: all of one chunk, those of some devices, or some in sequence; none where none is both."""
         draw, instance = self.random, self.instance
         choice = draw.randrange(3)
         if choice == 0:
@@ -239,7 +239,7 @@ class Variation:
         part = np.ones(len(stages), dtype=np.int64)
         if draw.random() < 0.3:
             part = draw.choice((np.arange(len(stages)), np.arange(len(stages))[::-1]))
-        key[draw.randrange(len(key)), stages, some] += (amount * part // max(1, int(part.max())))[:, None]
+        key[draw.randrange(len(key)), stages, some] += (amount * part // part.max(initial=1))[:, None]
         return policy._replace(key=key)
 
     def _stretch(self, policy: Policy) -> Policy:

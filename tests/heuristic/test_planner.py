@@ -30,6 +30,17 @@ def test_every_step_is_legal_and_better_than_the_last(problem: Problem, effort: 
         assert validate(Plan.build(problem, problem.placements[0], orders, method="planner")) == []
 
 
+@pytest.mark.parametrize("placement", [[[1, 2], [0]], [[0, 2, 4], [1], [3]], [[0], [1, 2, 3]]])
+def test_devices_may_hold_different_numbers_of_stages(placement: list[list[int]]) -> None:
+    stages = sum(map(len, placement))
+    times = {"t_f_ms": 3, "t_b_ms": 2, "t_w_ms": 1, "t_comm_ms": 1, "m_b_bytes": 1, "m_w_bytes": 1}
+    profile = {"stages": stages, **times, "splittable": False}
+    fields = {"devices": len(placement), "microbatches": 3, "placement": placement}
+    problem = Problem.parse({"profile": profile, **fields})
+    for orders in improvements(problem.instance(), [], effort=150_000):
+        assert validate(Plan.build(problem, placement, orders, method="planner")) == []
+
+
 def test_nothing_is_found_beyond_the_work_of_the_busiest_device() -> None:
     instance = linear(1, 4, 3, 2, 1).instance()
     (only,) = improvements(instance, [], effort=10**9)
