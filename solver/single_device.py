@@ -165,7 +165,8 @@ class SingleDevice:
     def bound(self) -> int:
         """Return ticks below which the objective cannot be, the target at most; 0 if stopped."""
         steps = self.steps
-        queue = min(steps.microbatches, steps.room // max(1, int(steps.hold[0])) + 1)
+        held = int(steps.hold[0])
+        queue = min(steps.microbatches, steps.room // held + 1) if held else steps.microbatches
         states = _States(
             np.zeros((1, len(steps.duration)), dtype=np.int64),
             np.zeros(1, dtype=np.int64),

@@ -8,6 +8,7 @@ from solver.least import Least
 from solver.single_device import single_device_bound
 from tests.heuristic.problems import paper_problem, paper_rows
 from tests.solver.equal import equal_problem
+from zbplan.problem import Problem
 
 NO_TARGET = 1 << 60
 
@@ -44,3 +45,9 @@ def test_it_never_claims_more_than_the_known_plan() -> None:
 def test_it_proves_nothing_once_stopped() -> None:
     instance = paper_problem(paper_rows()[0], memory_limit="0.5x").instance()
     assert single_device_bound(Least(instance), 0, target=NO_TARGET, stop=lambda: True) == 0
+
+
+def test_microbatches_that_hold_nothing_may_all_be_under_way_at_once() -> None:
+    profile = {"stages": 2, "t_f_ms": 1, "t_b_ms": 1, "t_w_ms": 1, "t_comm_ms": 5, "m_b_bytes": 0, "m_w_bytes": 0}
+    instance = Problem.parse({"profile": profile, "devices": 2, "microbatches": 3, "memory_limit": 0}).instance()
+    assert instance.clock.value(single_device_bound(Least(instance), 0, target=NO_TARGET)) == 19
