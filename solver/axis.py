@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, gcd
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from zbplan.instance import Instance, IntArray
 
 MAX_HORIZON = 1 << 40
 """Units on the axis at most."""
+
+FRACTION = 60
+"""By how much units are finer at most where objectives may be means of paths."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +49,20 @@ class Axis:
         return np.concatenate([instance.duration.ravel(), instance.forward_lag, instance.backward_lag])
 
     @cached_property
+    def _common(self) -> int:
+        """The most ticks of which all times are multiples."""
+        return max(1, int(np.gcd.reduce(self._times)))
+
+    @cached_property
+    def _paths(self) -> int:
+        """Of how many paths an objective may be the mean."""
+        return self.instance.devices if self.instance.post_validated else 1
+
+    @cached_property
     def unit(self) -> int:
         """Ticks per unit."""
-        common = max(1, int(np.gcd.reduce(self._times)))
-        return common * max(1, -(-self.longest // (common * MAX_HORIZON)))
+        finest = self._common // gcd(self._common, FRACTION) if self._paths > 1 else self._common
+        return finest * max(1, -(-self.longest // (finest * MAX_HORIZON)))
 
     @cached_property
     def exact(self) -> bool:
@@ -86,4 +99,10 @@ class Axis:
     def bound(self, proven: float) -> int:
         """Return the ticks below which the objective cannot be, given the parts that a model proved."""
         units = -(-(ceil(proven - 1e-6) - self._without_duration) // self.parts)
-        return max(0, (units if self.exact else units - 1) * self.unit)
+        above = (units - 1) * self.unit
+        return max(0, self._least_mean(above) if self.exact else above)
+
+    def _least_mean(self, above: int) -> int:
+        """Return the least ticks above some that are a mean of paths, rounded up to a tick."""
+        common = self._common
+        return min(-(-(above * count // common + 1) * common // count) for count in range(1, self._paths + 1))

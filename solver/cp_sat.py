@@ -400,7 +400,7 @@ def solve_cp_sat(
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Outcome(
         orders=model.orders(solver.value) if found and model.complete else None,
-        bound=model.axis.bound(solver.best_objective_bound) if found else bound,
+        bound=max(bound, model.axis.bound(solver.best_objective_bound)) if found else bound,
         status=solver.status_name(status),
     )
 
