@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 
@@ -26,6 +27,7 @@ class Use(NamedTuple):
     """A Linear's gradients to come, of one use of it: dY and x as matrices, with a row per token.
 
     ``bias`` is None where it needs no gradient. The weight of a Linear is [out, in], that of a Conv1D [in, out].
+    ``version`` says how often dY and x had been written to when they were queued.
     """
 
     weight: nn.Parameter
@@ -33,14 +35,31 @@ class Use(NamedTuple):
     dy: Tensor
     x: Tensor
     out_first: bool
+    version: int
+
+    @classmethod
+    def of(cls, weight: nn.Parameter, bias: nn.Parameter | None, dy: Tensor, x: Tensor, out_first: bool) -> Use:
+        """Return a use of what dY and x hold now."""
+        return cls(weight, bias, dy, x, out_first, dy._version + x._version)
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters that take part."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
-        """Return dW or db."""
-        weight, _, dy, x, out_first = self
+        """Return dW or db.
+
+        Raises
+        ------
+        RuntimeError
+            If dY or x was written to since: the gradient would be wrong, and autograd looks no more.
+        """
+        weight, _, dy, x, out_first, version = self
+        if dy._version + x._version != version:
+            raise RuntimeError(
+                f"found the input or the output gradient of a Linear with a weight of shape {tuple(weight.shape)} "
+                "changed in place between B and W; needed both as they were: write to a copy"
+            )
         if parameter is not weight:
             gradient = dy.sum(0)
         elif out_first:
@@ -55,12 +74,15 @@ class WeightGradStore:
 
     def __init__(self, *, recording: bool = False) -> None:
         self._queue: list[Use] = []
+        self._made_in_b: dict[nn.Parameter, None] = {}
         self.is_recording = recording
 
     def attach(self, module: nn.Module) -> None:
         """Route every Linear of a module through this store, in place; parameters and state dict stay as they are."""
         for linear in _linears(module):
             linear.forward = types.MethodType(_forward_through(self, out_first=isinstance(linear, nn.Linear)), linear)
+        deferred = set(deferred_parameters(module))
+        self._made_in_b.update((parameter, None) for parameter in module.parameters() if parameter not in deferred)
 
     @contextmanager
     def recording(self, on: bool = True) -> Iterator[None]:
@@ -78,7 +100,24 @@ class WeightGradStore:
     def take_uses(self) -> list[Use]:
         """Return what was queued since the last call, the last use first, as autograd comes by."""
         uses, self._queue = self._queue, []
+        if uses:
+            self._keep_apart(uses)
         return uses
+
+    def _keep_apart(self, uses: list[Use]) -> None:
+        """Let no parameter's gradient share memory with a dY that waits: the next B would add to both.
+
+        Autograd makes a parameter's first gradient of the very tensor that reached it, or of a view of it. That is the
+        dY of a Linear where its output is added to such a view, as of a position embedding with one-row microbatches.
+        """
+        waiting = {use.dy.untyped_storage().data_ptr() for use in uses}
+        for parameter in self._made_in_b:
+            gradient = parameter.grad
+            # A DTensor has no memory of its own, and FSDP makes it anew.
+            if gradient is None or isinstance(gradient, DTensor):
+                continue
+            if gradient.untyped_storage().data_ptr() in waiting:
+                parameter.grad = gradient.clone()
 
     def take(self) -> Callable[[], None]:
         """Return the W of what was queued since the last call: it runs once, and frees each tensor as it goes."""
@@ -236,7 +275,7 @@ class _DeferredLinear(torch.autograd.Function):
             dx = dy.matmul(factor if factor.dtype is dy.dtype else factor.to(dy.dtype))
         if dy.dim() != 2:
             dy, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        use = Use(ctx.weight, ctx.bias if needs_db else None, dy, x, ctx.out_first)
+        use = Use.of(ctx.weight, ctx.bias if needs_db else None, dy, x, ctx.out_first)
         if not ctx.store.is_recording:
             return dx, use.gradient(use.weight), use.gradient(use.bias) if needs_db else None, None, None
         if torch.is_grad_enabled():

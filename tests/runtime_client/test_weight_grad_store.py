@@ -323,3 +323,45 @@ def test_nothing_of_torchs_shape_inference_is_in_the_gradients_of_the_first_step
     found, needed = (nn.ModuleList(modules).parameters() for modules in (stages, plain))
     for parameter, whole in zip(found, needed, strict=True):
         torch.testing.assert_close(parameter.grad, whole.grad)
+
+
+class Positioned(nn.Module):
+    """A Linear whose output is added to a view of a parameter: with one row, the gradient of both is one tensor."""
+
+    def __init__(self, view: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear, self.position, self.view = nn.Linear(6, 6), nn.Parameter(torch.randn(3, 6)), view
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + self.view(self.position)
+
+
+@pytest.mark.parametrize("view", [lambda position: position[None], lambda position: position.view(1, 3, 6)])
+def test_a_gradient_made_in_b_is_not_added_to_a_weight_gradient_that_waits(view: Callable[[Tensor], Tensor]) -> None:
+    plain = Positioned(view)
+    deferred = copy.deepcopy(plain)
+    store = WeightGradStore(recording=True)
+    store.attach(deferred)
+    weights = []
+    for _ in range(3):
+        x, gradient = torch.randn(1, 3, 6), torch.randn(1, 3, 6)
+        plain(x).backward(gradient.clone())
+        deferred(x).backward(gradient.clone())
+        weights.append(store.take())
+    for run in weights:
+        run()
+    for (name, wanted), found in zip(plain.named_parameters(), deferred.parameters(), strict=True):
+        assert wanted.grad is not None
+        assert found.grad is not None
+        assert torch.equal(wanted.grad, found.grad), name
+
+
+def test_an_input_that_is_written_to_before_w_is_named() -> None:
+    linear = nn.Linear(6, 4)
+    store = WeightGradStore(recording=True)
+    store.attach(linear)
+    x = torch.randn(2, 6)
+    linear(x).sum().backward()
+    x.add_(1)
+    with pytest.raises(RuntimeError, match=r"shape \(4, 6\) changed in place between B and W"):
+        store.take()()
