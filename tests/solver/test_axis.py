@@ -39,9 +39,7 @@ def test_the_best_span_may_be_a_fraction_of_what_all_times_have_in_common() -> N
     ("optimizer", "proven_ms", "bound_ms"),
     [("synchronous", 28.01, 29), ("post_validated", 28.4, 28.5), ("post_validated", 28.6, 29)],
 )
-def test_a_proof_is_as_good_as_the_least_objective_above_it(
-    optimizer: str, proven_ms: float, bound_ms: float
-) -> None:
+def test_a_proof_is_as_good_as_the_least_objective_above_it(optimizer: str, proven_ms: float, bound_ms: float) -> None:
     instance = linear(2, 2, 3, 2, 1, comm=1, optimizer=optimizer).instance()
     axis = Axis(instance, instance.clock.units(40))
     proven = instance.clock.units(proven_ms) / axis.unit * axis.parts
