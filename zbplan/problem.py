@@ -177,15 +177,20 @@ class Problem(Record):
         return [self.memory_limit + 0.0] * self.devices
 
     def _multiple(self, k: Decimal, placement: Placement) -> list[float]:
+        """Return the limits in bytes, rounded up as the amounts are, so that no rounding takes room for one of them."""
         held = self._per_stage_max("m_b_bytes", "m_w_bytes")
         static, peak = self._per_stage_max("m_static_bytes"), self._per_stage_max("m_peak_bytes")
-        shared = k * self.devices * max(sum((held[stage] for stage in stages), Decimal(0)) for stages in placement)
-        own = [sum((static[stage] for stage in stages), max(peak[stage] for stage in stages)) for stages in placement]
-        return [float(shared + each) for each in own]
+        shared = k * self.devices * max(sum(held[stage] for stage in stages) for stages in placement)
+        own = [sum(static[stage] for stage in stages) + max(peak[stage] for stage in stages) for stages in placement]
+        return [self._memory.not_below(shared + each) for each in own]
 
-    def _per_stage_max(self, *names: str) -> list[Decimal]:
+    def _per_stage_max(self, *names: str) -> list[int]:
+        """Return the largest of some amounts of each stage, in memory units."""
         columns = [self.canonical_profile[name] for name in names]
-        return [max(decimal(value) for entry in row for value in _entries(entry)) for row in zip(*columns, strict=True)]
+        return [
+            max(self._memory.ceil(value) for entry in row for value in _entries(entry))
+            for row in zip(*columns, strict=True)
+        ]
 
     @cached_property
     def canonical(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
@@ -50,6 +51,12 @@ class Scale:
         """Convert a JSON number to integer units, never above it."""
         exact = value if isinstance(value, Decimal) else decimal(value)
         return int(exact.scaleb(-self.exponent).to_integral_value(ROUND_FLOOR))
+
+    def not_below(self, units: Decimal) -> float:
+        """Convert a number of units to the least JSON number that is not below it."""
+        exact = units.scaleb(self.exponent)
+        nearest = float(exact)
+        return nearest if decimal(nearest) >= exact else math.nextafter(nearest, math.inf)
 
     def value(self, units: int) -> float:
         """Convert integer units to the nearest JSON number."""

@@ -150,6 +150,15 @@ def test_values_with_more_digits_than_integers_hold_are_rounded_against_the_plan
     assert instance.memory.value(instance.room[0]) <= 1e6 + 1 / 3
 
 
+@pytest.mark.parametrize("held", [1609728.3333333333, 0.7000000000000001, 1 / 3, 12345678901.123457, 1e15 / 3])
+@pytest.mark.parametrize("static", [0, 1.1, 1 / 7])
+def test_1x_has_room_for_one_microbatch_per_device_whatever_the_digits(held: float, static: float) -> None:
+    asked = problem({"m_b_bytes": held, "m_w_bytes": held / 2, "m_static_bytes": static})
+    for same in (asked, Problem.parse(asked.canonical)):
+        instance = same.instance()
+        assert (instance.room // instance.hold[F, :, 0]).tolist() == [4, 4, 4, 4]
+
+
 def test_huge_times_use_coarser_ticks() -> None:
     asked = problem({"t_f_ms": 1e14, "t_b_ms": 1e14, "t_w_ms": 1e14, "t_comm_ms": 0})
     assert asked.instance().clock.exponent == 1
