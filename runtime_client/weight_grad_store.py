@@ -262,7 +262,10 @@ class _DeferredLinear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         # What is saved may come back as another tensor (checkpointing); the gradient belongs to these very objects.
         ctx.weight, ctx.bias, ctx.store, ctx.out_first = weight, bias, store, out_first
-        return functional.linear(x, weight, bias) if out_first else _conv1d(x, weight, bias)
+        y = functional.linear(x, weight, bias) if out_first else _conv1d(x, weight, bias)
+        # Autograd lets nobody write in place (ReLU) to what a Function returns if it knows it as a view.
+        written: Tensor = torch.ops.aten._unsafe_view(y, y.shape) if y._is_view() else y
+        return written
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

@@ -96,6 +96,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "norms between": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 6)),
     "recomputed": lambda: Checkpointed(use_reentrant=False),
     "recomputed, reentrant": lambda: Checkpointed(use_reentrant=True),
+    "written to in place": lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(inplace=True), nn.Linear(9, 6)),
+    "conv1d, written to in place": lambda: nn.Sequential(Conv1D(9, 6), nn.ReLU(inplace=True), Conv1D(6, 9)),
     "conv1d": lambda: nn.Sequential(Conv1D(9, 6), nn.GELU(), Conv1D(6, 9)),
     "conv1d in bfloat16": lambda: nn.Sequential(Conv1D(9, 6), nn.GELU(), Conv1D(6, 9)).bfloat16(),
     "bfloat16": lambda: nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 6)).bfloat16(),
