@@ -22,6 +22,9 @@ OUT_OF_ORDER = (OperationalError, InterfaceError)
 BUSY_S = 30
 """How long a SQLite writer waits for another."""
 
+CONNECT_S = 5
+"""How long a connection to PostgreSQL may take: a service that stops must not wait for one that is away."""
+
 
 class Database:
     """One database.
@@ -33,7 +36,7 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        self._engine = create_engine(url, pool_pre_ping=True)
+        self._engine = create_engine(url, pool_pre_ping=True, connect_args=_patience(url))
         if self._engine.dialect.name == "sqlite":
             _configure_sqlite(self._engine)
 
@@ -88,6 +91,14 @@ def _refuse(url: str, why: str) -> NoReturn:
         url = make_url(url).render_as_string(hide_password=True)
     needed = "a SQLAlchemy URL of a database that can be opened, such as sqlite:////var/lib/zbplan/plans.sqlite3"
     raise InvalidInputError([Finding("database_url", f"{url!r}: {why}", needed)])
+
+
+def _patience(url: str) -> dict[str, int]:
+    """Return how long to try to connect to a PostgreSQL that may be away, unless the URL says so."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "postgresql" or "connect_timeout" in parsed.query:
+        return {}
+    return {"connect_timeout": CONNECT_S}
 
 
 def _configure_sqlite(engine: Engine) -> None:

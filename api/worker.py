@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 
 from api.database import Database, require_database
 from api.jobs import LocalJobs
+from api.logs import configure_logging
 from api.settings import Settings
 from api.store import Store
 from api.worker_queue import QUEUE, TASK, WorkerQueue
@@ -34,6 +35,7 @@ def work(settings: Settings) -> None:
     InvalidInputError
         If the database cannot be used.
     """
+    configure_logging(settings.log_level)
     require_database(settings.database_url)
     asyncio.run(_work(settings))
 
