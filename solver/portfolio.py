@@ -57,8 +57,14 @@ def single_devices(search: Search, lane: Lane) -> None:
 
 def policies(search: Search, lane: Lane) -> None:
     """Search longer for constructive plans, in a process."""
-    with search.allotted(0.4):
+    with search.allotted(0.35):
         _start(External("policies"), search, lane)
+
+
+def improve(search: Search, lane: Lane) -> None:
+    """Improve the plan by windows and repeating blocks, in a process; leave half to CP-SAT where that can have all."""
+    with search.allotted(0.5 if open_pairs(lane.instance) <= MOST_PAIRS else 1):
+        _start(External("improve"), search, lane)
 
 
 def cp_sat(search: Search, lane: Lane) -> None:
@@ -93,7 +99,7 @@ def open_pairs(instance: Instance) -> int:
 
 
 PARTS: dict[str, tuple[Part, ...]] = {
-    "auto": (waves, single_devices, policies, cp_sat),
+    "auto": (waves, single_devices, policies, improve, cp_sat),
     "cp_sat": (cp_sat,),
     "ilp": (ilp_highs, ilp_cbc),
 }

@@ -125,10 +125,28 @@ def policies(job: Job, report: Reporter) -> str:
     return "done"
 
 
+def improve(job: Job, report: Reporter) -> str:
+    """Improve windows of the orders and what repeats in them."""
+    from solver.improve import improve as better
+
+    half_s = job.remaining_s / 2
+    steps = better(
+        job.instance,
+        job.incumbent,
+        bound=job.bound,
+        stop=lambda: job.remaining_s <= 0,
+        half=lambda: job.remaining_s <= half_s,
+    )
+    for orders in steps:
+        report.orders(orders)
+    return "done"
+
+
 PARTS: dict[str, Callable[[Job, Reporter], str]] = {
     "cp_sat": cp_sat,
     "ilp_highs": ilp_highs,
     "ilp_cbc": ilp_cbc,
+    "improve": improve,
     "policies": policies,
 }
 
