@@ -7,13 +7,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec
 
+from api.claims import Claim, Claims
 from api.database import OUT_OF_ORDER
 from api.leases import Leases
 from api.pool import Pool, WorkerLostError
 from api.refusal import ErrorDocument, document
 from api.settings import Settings
 from api.solving import solve_claimed
-from api.store import Claim, Store
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ class Attempts:
 
     Parameters
     ----------
-    settings, store
-        How long a solve may take; where problems are.
+    settings, claims
+        How long a solve may take; what can be solved.
     changed
         Told the key of each problem whose solve ended.
     sweep
@@ -39,16 +39,16 @@ class Attempts:
     def __init__(
         self,
         settings: Settings,
-        store: Store,
+        claims: Claims,
         *,
         changed: Callable[[str], None],
         sweep: Callable[[], Awaitable[None]],
     ) -> None:
         self._settings = settings
-        self._store = store
+        self._claims = claims
         self._changed = changed
         self._pool = Pool(settings.solver_workers, settings.solver_memory_bytes)
-        self._leases = Leases(store, settings.lease_s, sweep)
+        self._leases = Leases(claims, settings.lease_s, sweep)
 
     def start(self) -> None:
         """Start the worker processes, which takes them a moment."""
@@ -62,7 +62,7 @@ class Attempts:
 
     async def run(self, key: str) -> None:
         """Solve a problem if it is queued; when this is cancelled, the worker is killed and the problem given back."""
-        while (claim := await asyncio.to_thread(self._store.claim, key, self._settings.lease_s)) is not None:
+        while (claim := await asyncio.to_thread(self._claims.claim, key, self._settings.lease_s)) is not None:
             try:
                 await self._attempt(claim)
             except asyncio.CancelledError:
@@ -78,14 +78,14 @@ class Attempts:
             return
         if isinstance(error, TimeoutError):
             logger.warning("killed the solve of %s after %g s", claim.key, limit_s)
-            await _patiently(self._store.overrun, claim)
+            await _patiently(self._claims.overrun, claim)
         elif isinstance(error, WorkerLostError):
             logger.warning("lost the solve of %s: %s", claim.key, error)
             crashed = document("crashed", 500, "The solve crashed", f"{error}, twice")
-            await _patiently(self._store.lost, claim, crashed)
+            await _patiently(self._claims.lost, claim, crashed)
         else:
             logger.error("the solve of %s failed", claim.key, exc_info=error)
-            await _patiently(self._store.fail, claim, self._failure(error))
+            await _patiently(self._claims.fail, claim, self._failure(error))
 
     def _failure(self, error: BaseException) -> ErrorDocument:
         if isinstance(error, MemoryError):
@@ -95,7 +95,7 @@ class Attempts:
 
     async def _give_back(self, claim: Claim) -> None:
         try:
-            await asyncio.to_thread(self._store.release, claim)
+            await asyncio.to_thread(self._claims.release, claim)
         except OUT_OF_ORDER:
             logger.warning("could not give back the solve of %s; its lease will run out", claim.key)
 

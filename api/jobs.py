@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from api.attempts import Attempts
+from api.claims import Claims
 from api.settings import Settings
 from api.store import Store
 
@@ -67,9 +68,9 @@ class LocalJobs(Jobs):
     Services that share a database take up each other's queued problems when they have time.
     """
 
-    def __init__(self, settings: Settings, store: Store, changed: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, store: Store, claims: Claims, changed: Callable[[str], None]) -> None:
         super().__init__(store, changed)
-        self._attempts = Attempts(settings, store, changed=changed, sweep=self._take_up)
+        self._attempts = Attempts(settings, claims, changed=changed, sweep=self._take_up)
         self._free = asyncio.Semaphore(settings.solver_workers)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()

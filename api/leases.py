@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from api.store import Claim, Store
+from api.claims import Claim, Claims
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +28,14 @@ class Leases:
 
     Parameters
     ----------
-    store, lease_s
-        Where claims are; how long they hold without a renewal.
+    claims, lease_s
+        What is solved; how long they hold without a renewal.
     sweep
         Called after every beat, to take up what is queued.
     """
 
-    def __init__(self, store: Store, lease_s: float, sweep: Callable[[], Awaitable[None]]) -> None:
-        self._store = store
+    def __init__(self, claims: Claims, lease_s: float, sweep: Callable[[], Awaitable[None]]) -> None:
+        self._claims = claims
         self._lease_s = lease_s
         self._sweep = sweep
         self._held: dict[Claim, asyncio.Future[Any]] = {}
@@ -69,7 +69,7 @@ class Leases:
                 await self._renew()
                 # After an outage of the store all leases have run out, and their holders need time to renew them.
                 if clock.time() - well_since > self._lease_s:
-                    await asyncio.to_thread(self._store.reap)
+                    await asyncio.to_thread(self._claims.reap)
                 await self._sweep()
             except SQLAlchemyError as error:
                 well_since = clock.time()
@@ -79,7 +79,7 @@ class Leases:
         held = list(self._held)
         if not held:
             return
-        kept = await asyncio.to_thread(self._store.renew, held, self._lease_s)
+        kept = await asyncio.to_thread(self._claims.renew, held, self._lease_s)
         for claim in set(held) - kept:
             if (solve := self._held.get(claim)) is not None:
                 logger.info("stopping the solve of %s: its claim is gone", claim.key)

@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from api import desk
 from api.catalog import Catalog, Shown
+from api.claims import Claims
 from api.database import Database
 from api.events import Events
 from api.jobs import Jobs, LocalJobs, RemoteJobs
@@ -164,7 +165,7 @@ class Service:
     def _jobs_of(self, settings: Settings) -> Jobs:
         if settings.solving == "workers":
             return RemoteJobs(self._store, self._catalog.changed)
-        return LocalJobs(settings, self._store, self._catalog.changed)
+        return LocalJobs(settings, self._store, Claims(self._database), self._catalog.changed)
 
     async def _store_problem(self, name: str, body: bytes, caller: str | None) -> str:
         submitted = await self._at_desk(desk.submit, self.settings, body, caller)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import ParamSpec, TypeVar
 
+from api.claims import Claim, Claims
 from api.database import OUT_OF_ORDER, database_at
 from api.near import reuse
-from api.queue import queue_of
 from api.refusal import document_of
 from api.settings import Settings
-from api.store import Claim, Store
+from api.store import Store
 from zbplan.errors import ZbplanError
 from zbplan.plan import Plan
 from zbplan.problem import Problem
@@ -30,29 +30,30 @@ PATIENCE_S = 1.0
 
 def solve_claimed(settings: Settings, claim: Claim) -> None:
     """Solve a problem that this service has claimed; every better plan goes to the store at once."""
-    store = Store(database_at(settings.database_url), queue_of(settings))
-    problem = _patiently(store.problem, claim)
+    claims = Claims(database_at(settings.database_url))
+    problem = _patiently(claims.problem, claim)
     if problem is None:
         return
 
     def keep(plan: Plan, _bound_ms: float) -> None:
         try:
-            store.improve(claim, check(plan))
+            claims.improve(claim, check(plan))
         except OUT_OF_ORDER as error:
             logger.warning("the store cannot be used, and may get the next better plan: %s", error)
 
     try:
-        start = _patiently(_start, settings, store, claim, problem)
+        start = _patiently(_start, settings, claim, problem)
         plan = resolve_name(settings.solve)(problem, warm_start=start, on_incumbent=keep)
-        _patiently(store.finish, claim, check(plan))
+        _patiently(claims.finish, claim, check(plan))
     except ZbplanError as error:
-        _patiently(store.fail, claim, document_of(error))
+        _patiently(claims.fail, claim, document_of(error))
 
 
-def _start(settings: Settings, store: Store, claim: Claim, problem: Problem) -> Plan | None:
+def _start(settings: Settings, claim: Claim, problem: Problem) -> Plan | None:
     """Return the best plan to start from: what an earlier solve of the problem found, or a plan of a near problem."""
-    best = store.best(claim)
-    near = store.near(problem, settings.near_plans, revisions="all")
+    database = database_at(settings.database_url)
+    best = Claims(database).best(claim)
+    near = Store(database).near(problem, settings.near_plans, revisions="all")
     return reuse(problem, near if best is None else [best, *near])
 
 

@@ -12,6 +12,7 @@ from procrastinate.jobs import Status
 from psycopg.conninfo import make_conninfo
 from sqlalchemy.engine import make_url
 
+from api.claims import Claims
 from api.database import Database, require_database
 from api.jobs import LocalJobs
 from api.logs import configure_logging
@@ -62,10 +63,11 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._database = Database(settings.database_url)
-        self._store = Store(self._database, WorkerQueue())
+        queue = WorkerQueue()
+        self._store, claims = Store(self._database, queue), Claims(self._database, queue)
         self._app = App(connector=PsycopgConnector(conninfo=_conninfo(settings.database_url), min_size=1, max_size=4))
         self._app.task(name=TASK)(self._solve)
-        self._jobs = _QueuedJobs(settings, self._store, changed=lambda key: None)
+        self._jobs = _QueuedJobs(settings, self._store, claims, changed=lambda key: None)
 
     async def run(self) -> None:
         """Solve until cancelled."""

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from api.claims import Claims
+from api.database import Database
+from api.store import Store
 from tests.api.postgresql import postgresql
 from tests.api.servers import Server, running
 
@@ -43,3 +46,21 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         connection.execute(text("CREATE SCHEMA public"))
     engine.dispose()
     return url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    made = Database(database_url)
+    made.migrate()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(database: Database) -> Store:
+    return Store(database)
+
+
+@pytest.fixture
+def claims(database: Database) -> Claims:
+    return Claims(database)

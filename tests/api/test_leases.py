@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from api.claims import Claim, Claims
 from api.database import Database
 from api.leases import Leases
-from api.store import Claim, Store
+from api.store import Store
 from heuristic import construct
 from tests.api.servers import problem
 from zbplan.problem import Problem
@@ -22,17 +23,17 @@ LIMIT_S = 30
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    database = Database(f"sqlite:///{tmp_path / 'plans.sqlite3'}")
-    database.migrate()
-    yield Store(database)
-    database.close()
+def database(tmp_path: Path) -> Iterator[Database]:
+    made = Database(f"sqlite:///{tmp_path / 'plans.sqlite3'}")
+    made.migrate()
+    yield made
+    made.close()
 
 
-def claimed(store: Store, lease_s: float = LEASE_S) -> Claim:
+def claimed(database: Database, lease_s: float = LEASE_S) -> Claim:
     new = Problem.parse(problem())
-    store.add(new, construct(new))
-    claim = store.claim(new.key, lease_s)
+    Store(database).add(new, construct(new))
+    claim = Claims(database).claim(new.key, lease_s)
     assert claim is not None
     return claim
 
@@ -59,8 +60,8 @@ class Sweeps:
 
 
 @asynccontextmanager
-async def beating(store: Store, sweeps: Sweeps) -> AsyncIterator[Leases]:
-    leases = Leases(store, LEASE_S, sweeps)
+async def beating(database: Database, sweeps: Sweeps) -> AsyncIterator[Leases]:
+    leases = Leases(Claims(database), LEASE_S, sweeps)
     leases.start()
     try:
         yield leases
@@ -68,29 +69,29 @@ async def beating(store: Store, sweeps: Sweeps) -> AsyncIterator[Leases]:
         await leases.stop()
 
 
-def test_claim_outlives_its_lease_while_it_is_held(store: Store) -> None:
+def test_claim_outlives_its_lease_while_it_is_held(database: Database) -> None:
     async def check() -> None:
-        claim, other, sweeps = claimed(store), claimed(store), Sweeps()
+        claim, other, sweeps = claimed(database), claimed(database), Sweeps()
         solve: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        async with beating(store, sweeps) as leases:
+        async with beating(database, sweeps) as leases:
             holding = asyncio.create_task(leases.hold(claim, solve))
             async with asyncio.timeout(LIMIT_S):
-                while store.queued() != [other.key]:
+                while Store(database).queued() != [other.key]:
                     await sweeps.until(sweeps.beats + 1)
             solve.set_result(None)
             await holding
-        assert store.problem(claim) is not None
-        assert store.problem(other) is None
+        assert Claims(database).problem(claim) is not None
+        assert Claims(database).problem(other) is None
 
     asyncio.run(check())
 
 
-def test_solve_ends_when_its_claim_is_gone(store: Store) -> None:
+def test_solve_ends_when_its_claim_is_gone(database: Database) -> None:
     async def check() -> None:
-        claim = claimed(store)
+        claim = claimed(database)
         solve: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        async with beating(store, Sweeps()) as leases:
-            store.cancel(claim.key)
+        async with beating(database, Sweeps()) as leases:
+            Store(database).cancel(claim.key)
             async with asyncio.timeout(LIMIT_S):
                 await leases.hold(claim, solve)
         assert solve.cancelled()
@@ -98,11 +99,11 @@ def test_solve_ends_when_its_claim_is_gone(store: Store) -> None:
     asyncio.run(check())
 
 
-def test_who_stops_holding_stops_the_solve(store: Store) -> None:
+def test_who_stops_holding_stops_the_solve(database: Database) -> None:
     async def check() -> None:
         solve: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        async with beating(store, Sweeps()) as leases:
-            holding = asyncio.create_task(leases.hold(claimed(store), solve))
+        async with beating(database, Sweeps()) as leases:
+            holding = asyncio.create_task(leases.hold(claimed(database), solve))
             await asyncio.sleep(0)
             holding.cancel()
             await asyncio.gather(holding, return_exceptions=True)
@@ -111,16 +112,16 @@ def test_who_stops_holding_stops_the_solve(store: Store) -> None:
     asyncio.run(check())
 
 
-def test_nothing_is_taken_from_others_just_after_an_outage(store: Store) -> None:
+def test_nothing_is_taken_from_others_just_after_an_outage(database: Database) -> None:
     """Ten beats are two and a half leases; the beats between which the store was well were never a whole one."""
 
     async def check() -> None:
-        claim, sweeps = claimed(store, lease_s=-1), Sweeps(failing=10)
-        async with beating(store, sweeps):
+        claim, sweeps = claimed(database, lease_s=-1), Sweeps(failing=10)
+        async with beating(database, sweeps):
             await sweeps.until(10)
-            assert store.problem(claim) is not None
+            assert Claims(database).problem(claim) is not None
             async with asyncio.timeout(LIMIT_S):
-                while store.queued() != [claim.key]:
+                while Store(database).queued() != [claim.key]:
                     await sweeps.until(sweeps.beats + 1)
         assert sweeps.beats >= 12
 

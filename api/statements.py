@@ -1,0 +1,71 @@
+"""Statements: what transactions of the store and of those who solve have in common."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import Any, cast
+
+from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy.engine import CursorResult
+from sqlalchemy.sql import Update
+
+from api.queue import Queue
+from api.resource import Status
+from api.tables import PlanRow, ProblemRow
+from zbplan.plan import Plan
+
+UNCLAIMED: dict[str, object] = {"claim": None, "leased_until_s": None}
+"""What a problem has that nobody solves."""
+
+FRESH: dict[str, object] = {"attempts": 0, "error": None, "started_at": None, "finished_at": None, **UNCLAIMED}
+"""What a problem has whose solve never began."""
+
+
+def set_(key: str, from_: Collection[Status] | None, **changes: object) -> Update:
+    """Change a problem that is in one of the states, or in any when ``from_`` is None."""
+    statement = update(ProblemRow).where(ProblemRow.key == key).values(**changes)
+    return statement if from_ is None else statement.where(ProblemRow.status.in_(from_))
+
+
+def change(connection: Connection, statement: Update) -> bool:
+    """Make a change; return whether there was something to change."""
+    return cast(CursorResult[Any], connection.execute(statement)).rowcount > 0
+
+
+def requeue(connection: Connection, queue: Queue | None, key: str, statement: Update) -> bool:
+    """Make a change that queues a problem, and tell the queue; return whether there was something to change."""
+    changed = change(connection, statement)
+    if changed and queue is not None:
+        queue.put(connection, key)
+    return changed
+
+
+def best_of(key: str) -> Select[float, float]:
+    """Select what the best plan of a problem takes, and its bound."""
+    plan_of = select(ProblemRow.plan).where(ProblemRow.key == key).scalar_subquery()
+    return select(PlanRow.iteration_ms, PlanRow.bound_ms).where(PlanRow.id == plan_of)
+
+
+def insert_plan(connection: Connection, plan: Plan) -> int:
+    """Store a plan; return its row."""
+    document = plan.to_json().encode()
+    row = {
+        "plan_id": plan.plan_id,
+        "key": plan.key,
+        "iteration_ms": plan.metrics.iteration_ms,
+        "bound_ms": plan.bound.iteration_ms,
+        "digest": _digest(document),
+        "document": document,
+    }
+    return connection.execute(insert(PlanRow).values(row).returning(PlanRow.id)).scalar_one()
+
+
+def stored_plan(connection: Connection, plan: int) -> bytes | None:
+    """Return the stored bytes of a plan; None if they are not those that were stored."""
+    row = connection.execute(select(PlanRow.document, PlanRow.digest).where(PlanRow.id == plan)).one_or_none()
+    return row.document if row is not None and _digest(row.document) == row.digest else None
+
+
+def _digest(document: bytes) -> str:
+    return hashlib.sha256(document).hexdigest()
