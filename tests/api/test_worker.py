@@ -126,7 +126,8 @@ def test_job_that_was_lost_on_its_way_is_put_again(
 ) -> None:
     key = replicas[0].post(problem()).json()["key"]
     with psycopg.connect(shared["database_url"].replace("+psycopg", "")) as connection:
-        assert connection.execute("DELETE FROM procrastinate_jobs RETURNING args").fetchall() == [({"key": key},)]
+        lost = connection.execute("DELETE FROM procrastinate_jobs WHERE queueing_lock = %s RETURNING args", [key])
+        assert lost.fetchall() == [({"key": key},)]
     with working(folder, **shared):
         assert replicas[1].get(f"/v1/plans/{key}", Prefer="wait=30").json()["status"] == "done"
 
