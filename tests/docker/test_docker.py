@@ -1,0 +1,174 @@
+"""Every command in docker/, run as it stands, and the files held against each other."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.api.postgresql import postgresql, program
+from tests.api.servers import problem
+from tests.docker.recipe import (
+    DOCKER,
+    command,
+    compose,
+    copy_context,
+    documented_commands,
+    instructions,
+    said,
+    variables,
+)
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the first stage makes, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("image")
+    assert said("COPY", 0) == [". source"]
+    copy_context(folder / "source")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for line in said("RUN", 0):
+        subprocess.run(line, shell=True, check=True, cwd=folder, env={**clean(), "PATH": path}, timeout=600)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def postgresql_url() -> Iterator[str]:
+    with postgresql() as url:
+        yield url
+
+
+@pytest.fixture
+def environment(image: Path, tmp_path: Path) -> dict[str, str]:
+    """What a container of the image sees, with a folder of its own for its caches."""
+    path = f"{image / 'installed' / 'bin'}:{os.environ['PATH']}"
+    return {**clean(), **variables(), "PATH": path, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+
+def clean() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ZBPLAN", "VIRTUAL"))}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextmanager
+def container(arguments: list[str], environment: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a command until the end of the block, then stop it as an engine does."""
+    with subprocess.Popen(arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            assert process.wait(60) == 0
+
+
+def healthy(environment: dict[str, str], folder: Path) -> bool:
+    (check,) = said("HEALTHCHECK")
+    return subprocess.run(command(check), cwd=folder, env=environment, capture_output=True, timeout=60).returncode == 0
+
+
+def test_image_has_what_the_service_needs_and_no_torch(image: Path) -> None:
+    python = image / "installed" / "bin" / "python"
+    names = ["api", "fastapi", "ortools", "highspy", "procrastinate", "psycopg", "torch", "pytest"]
+    program = f"from importlib.util import find_spec; print([name for name in {names} if find_spec(name)])"
+    done = subprocess.run([python, "-c", program], cwd="/", env=clean(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(names[:-2])
+
+
+def test_nobody_is_root_and_what_is_copied_is_where_the_path_leads() -> None:
+    assert len(said("FROM", 0)) == len(said("FROM", 1)) == 1
+    (user,) = said("USER")
+    assert "0" not in user.split(":")
+    assert re.fullmatch(r"\d+:\d+", user)
+    (copied,) = said("COPY")
+    assert copied == "--from=build /opt/zbplan/installed /opt/zbplan/installed"
+    assert variables()["PATH"].split(":")[0] == "/opt/zbplan/installed/bin"
+    assert said("WORKDIR", 0) == ["/opt/zbplan"]
+    assert {item.name for item in instructions()} >= {"HEALTHCHECK", "EXPOSE", "CMD"}
+
+
+def test_cluster_of_the_compose_file(postgresql_url: str, environment: dict[str, str], tmp_path: Path) -> None:
+    services = compose(POSTGRES_PASSWORD="secret")["services"]
+    export, token, up = documented_commands()
+    assert export.startswith("export POSTGRES_PASSWORD=")
+    assert up.startswith("docker compose ")
+    given = services["api-1"]["environment"]
+    assert given["ZBPLAN_DATABASE_URL"] == "postgresql+psycopg://zbplan:secret@postgres/zbplan"
+    own = {**environment, **given, "ZBPLAN_DATABASE_URL": postgresql_url}
+    add = shlex.split(token.partition("run --rm api-1 ")[2])
+    secret = subprocess.run(add, cwd=tmp_path, env=own, capture_output=True, text=True, check=True).stdout.strip()
+    ports = [free_port(), free_port()]
+    first, second = ({**own, "ZBPLAN_PORT": str(port)} for port in ports)
+    assert not healthy(first, tmp_path)
+    with (
+        container(services["api-1"]["command"], first, tmp_path) as one,
+        container(services["api-2"]["command"], second, tmp_path) as other,
+        container(services["worker"]["command"], own, tmp_path) as worker,
+    ):
+        for process in (one, other):
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("zbplan: listening on ")
+        assert worker.stdout is not None
+        assert "wait for problems" in worker.stdout.readline()
+        assert healthy(first, tmp_path)
+        assert healthy(second, tmp_path)
+        assert solved(ports, secret)
+
+
+def solved(ports: list[int], secret: str) -> bool:
+    """Post a problem to one replica and wait for its plan at the other."""
+    headers = {"Authorization": f"Bearer {secret}", "Prefer": "wait=60"}
+    one, other = (httpx.Client(base_url=f"http://localhost:{port}", headers=headers, timeout=90) for port in ports)
+    with one, other:
+        assert other.get("/v1/plans", headers={"Authorization": ""}).status_code == 401
+        key = one.post("/v1/plans", json=problem(time_limit_s=1)).json()["key"]
+        return bool(other.get(f"/v1/plans/{key}").json()["status"] == "done")
+
+
+def test_database_says_when_it_is_ready(postgresql_url: str) -> None:
+    test = compose()["services"]["postgres"]["healthcheck"]["test"]
+    assert test[0] == "CMD"
+    host = httpx.URL(postgresql_url.replace("postgresql+psycopg", "http").replace("@/", "@x/")).params["host"]
+    path = f"{Path(program('pg_isready')).parent}:{os.environ['PATH']}"
+    for folder, ready in ((host, True), ("/nowhere", False)):
+        done = subprocess.run(test[1:], env={**os.environ, "PATH": path, "PGHOST": folder}, capture_output=True)
+        assert (done.returncode == 0) == ready, done.stdout
+
+
+def test_proxy_leads_to_every_replica() -> None:
+    services = compose()["services"]
+    config = (DOCKER / "nginx.conf").read_text()
+    (port,) = said("EXPOSE")
+    replicas = [name for name in services if name.startswith("api")]
+    assert re.findall(r"server ([\w-]+):(\d+) ", config) == [(name, port) for name in replicas]
+    assert set(services["nginx"]["depends_on"]) == set(replicas)
+    (published,) = services["nginx"]["ports"]
+    assert re.findall(r"listen (\d+)", config) == [published.split(":")[1]]
+    assert services["nginx"]["volumes"] == ["./nginx.conf:/etc/nginx/nginx.conf:ro"]
+
+
+def test_proxy_takes_its_configuration(tmp_path: Path) -> None:
+    config = re.sub(r"api-\d", "127.0.0.1", (DOCKER / "nginx.conf").read_text())
+    (tmp_path / "nginx.conf").write_text(config)
+    start = compose()["services"]["nginx"]["command"]
+    if shutil.which(start[0]) is None:
+        bare = re.sub(r"#.*", "", config)
+        statements = [statement.strip() for statement in re.split(r"[{};]", bare)]
+        assert bare.count("{") == bare.count("}") == len(re.findall(r"[\w/]\s*\{", bare))
+        assert all("\n" not in statement for statement in statements)
+        return
+    subprocess.run([*start, "-t", "-c", str(tmp_path / "nginx.conf")], check=True, capture_output=True, timeout=60)
