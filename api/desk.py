@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from api.database import database_at
 from api.documents import load, parse, parse_value, text_of
@@ -27,6 +27,9 @@ from zbplan.validate import check, validate
 Form = Literal["csv", "trace"]
 """PyTorch's CSV; Chrome's trace events."""
 
+Known = Literal["exact", "near", "none"]
+"""What the store knew of a problem: its plan, that of a problem like it, or nothing."""
+
 
 @dataclass(frozen=True)
 class Submitted:
@@ -34,7 +37,7 @@ class Submitted:
 
     key: str
     for_ever: bool
-    known: Literal["exact", "near", "none"]
+    known: Known
 
 
 class ViolationItem(Record):
@@ -63,16 +66,26 @@ def submit(settings: Settings, body: bytes, caller: str | None) -> Submitted:
     """
     database = database_at(settings.database_url)
     store = Store(database, queue_of(settings))
-    with _refusing():
+    with refusing():
         problem, for_ever = read_problem(body, Profiles(database))
-        require_limits(settings, problem)
-        known = store.reopen(problem, settings.retry_after_s)
-        if known:
-            return Submitted(problem.key, for_ever, "exact")
-        require_room(settings, store, caller)
-        plan = first_plan(problem, store.near(problem, settings.near_plans, revisions="this"))
-        store.add(problem, plan, caller)
-    return Submitted(problem.key, for_ever, "near" if plan.provenance.method == METHOD else "none")
+        return Submitted(problem.key, for_ever, keep(settings, store, problem, caller))
+
+
+def keep(settings: Settings, store: Store, problem: Problem, caller: str | None) -> Known:
+    """Store a problem with a first plan, ready to be solved, and return what was known of it.
+
+    Raises
+    ------
+    ZbplanError, Refusal
+        If it passes the limits, has no plan, or there is no room for another.
+    """
+    require_limits(settings, problem)
+    if store.reopen(problem, settings.retry_after_s):
+        return "exact"
+    require_room(settings, store, caller)
+    plan = first_plan(problem, store.near(problem, settings.near_plans, revisions="this"))
+    store.add(problem, plan, caller)
+    return "near" if plan.provenance.method == METHOD else "none"
 
 
 def nothing() -> None:
@@ -90,20 +103,20 @@ def first_plan(problem: Problem, near: Sequence[bytes]) -> Plan:
 
 def add_profile(settings: Settings, body: bytes) -> bytes:
     """Store the profile that a body holds; return how to refer to it. Raises ``Refusal`` if it is none."""
-    with _refusing():
+    with refusing():
         return text_of(Profiles(database_at(settings.database_url)).add(parse(Profile, body)))
 
 
 def judge(body: bytes) -> bytes:
     """Return the judgement of the plan that a body holds. Raises ``Refusal`` if it is none."""
-    with _refusing():
+    with refusing():
         violations = [ViolationItem(**asdict(violation)) for violation in validate(parse(Plan, body))]
         return text_of(Judgement(legal=not violations, violations=violations))
 
 
 def compare(settings: Settings, body: bytes) -> bytes:
     """Return what every constructive method makes of a problem. Raises ``Refusal`` if the body holds none."""
-    with _refusing():
+    with refusing():
         problem, _ = read_problem(body, Profiles(database_at(settings.database_url)))
         require_limits(settings, problem)
         return text_of(comparison.compare(problem, options=Options(parts=())))
@@ -114,7 +127,7 @@ def export(settings: Settings, plan: int, form: Form) -> bytes:
     text = Store(database_at(settings.database_url)).document(plan)
     if text is None:
         raise Refusal(document("not_found", 404, "There is no such plan", "found a damaged plan; ask again"))
-    with _refusing():
+    with refusing():
         found = check(Plan.parse_json(text))
         if form == "trace":
             return chrome.of_plan(found).encode()
@@ -142,16 +155,21 @@ def read_problem(body: bytes, profiles: Profiles) -> tuple[Problem, bool]:
     InvalidInputError
         If it is none.
     """
-    value = load(body)
+    value, for_ever = resolved(load(body), profiles)
+    return parse_value(Problem, value), for_ever
+
+
+def resolved(value: Any, profiles: Profiles, path: str = "$") -> tuple[Any, bool]:
+    """Put the profile that a problem refers to in its place; return the problem, and False if it did refer."""
     profile = value.get("profile") if isinstance(value, dict) else None
     if not isinstance(profile, dict) or set(profile) != {"ref"}:
-        return parse_value(Problem, value), True
+        return value, True
     reference = profile["ref"]
     text = profiles.find(reference) if isinstance(reference, str) else None
     if text is None:
         needed = "the name or digest of a profile that was posted to /v1/profiles"
-        raise InvalidInputError([Finding("$.profile.ref", f"{reference!r:.100}", needed)])
-    return parse_value(Problem, {**value, "profile": load(text)}), False
+        raise InvalidInputError([Finding(f"{path}.profile.ref", f"{reference!r:.100}", needed)])
+    return {**value, "profile": load(text)}, False
 
 
 def require_limits(settings: Settings, problem: Problem) -> None:
@@ -187,7 +205,8 @@ def _asked(settings: Settings, problem: Problem) -> list[tuple[str, str, float, 
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
+def refusing() -> Iterator[None]:
+    """Turn errors of the planner into refusals."""
     try:
         yield
     except ZbplanError as error:

@@ -13,6 +13,7 @@ from api.profiles import PostedProfile
 from api.readiness import Readiness
 from api.refusal import MEDIA_TYPE, ErrorDocument
 from api.resource import Page, PlanResource
+from api.sweeps import SweepRequest, SweepResource
 from heuristic import construct
 from zbplan.comparison import Comparison
 from zbplan.plan import Plan
@@ -23,10 +24,10 @@ from zbplan.record import Record
 _SCHEMAS = "#/components/schemas/"
 
 _Described = list[tuple[type[Record], Literal["validation", "serialization"]]]
-_RECEIVED: _Described = [(kind, "validation") for kind in (Problem, Profile, Plan)]
+_RECEIVED: _Described = [(kind, "validation") for kind in (Problem, Profile, Plan, SweepRequest)]
 _SENT: _Described = [
     (kind, "serialization")
-    for kind in (PlanResource, Page, PostedProfile, Judgement, Comparison, Readiness, ErrorDocument)
+    for kind in (PlanResource, Page, PostedProfile, SweepResource, Judgement, Comparison, Readiness, ErrorDocument)
 ]
 _REFERENCE = {
     "type": "object",

@@ -23,6 +23,8 @@ from api.settings import Settings
 from api.shelf import Shelf
 from api.single_flight import SingleFlight
 from api.store import Store
+from api.sweeping import Sweeping
+from api.sweeps import Sweeps
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,6 +53,9 @@ class Service:
         self._jobs = self._jobs_of(settings)
         self._profiles = Profiles(self._database)
         self._events = Events(self._catalog, self._store)
+        self.sweeps = Sweeping(
+            settings, Sweeps(self._database), at_desk=self._at_desk, posted=self._posted, stop=self.cancel
+        )
         self._submitting: SingleFlight[str] = SingleFlight()
         self._known: Shelf[str] = Shelf(KNOWN_BODIES)
 
@@ -59,13 +64,16 @@ class Service:
         await asyncio.to_thread(self._store.prepare)
         self._desk.start()
         await self._jobs.open()
+        await self.sweeps.start()
 
     def close(self) -> None:
         """Answer everyone who waits, with what there is."""
         self._catalog.close()
+        self.sweeps.close()
 
     async def stop(self) -> None:
         """End every worker process."""
+        await self.sweeps.end()
         await asyncio.gather(self._jobs.stop(), self._desk.stop())
         await asyncio.to_thread(self._database.close)
 
@@ -174,6 +182,10 @@ class Service:
             self._known.put(name, submitted.key)
         self._catalog.changed(submitted.key)
         return submitted.key
+
+    def _posted(self, key: str) -> None:
+        self._catalog.changed(key)
+        self._jobs.start(key)
 
     async def _is_sound(self, plan: int) -> bool:
         return await self._at_desk(desk.is_sound, self.settings, plan)

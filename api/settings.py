@@ -78,6 +78,8 @@ class Settings(BaseSettings, Record):
     """How many ops a problem may have: 3 × stages × microbatches."""
     max_time_limit_s: Annotated[float, Field(gt=0)] = 600.0
     """How long a solve may be asked to take."""
+    max_cells: Annotated[int, Field(ge=1)] = 200
+    """How many cells a sweep may have."""
     max_wait_s: Annotated[int, Field(ge=0)] = 60
     """How long an answer is held for Prefer: wait=N."""
     max_listeners: Annotated[int, Field(ge=0)] = 1000

@@ -1,5 +1,5 @@
 """Routes: the HTTP face of the service."""
 
-from api.routes import exports, health, judging, plans, profiles
+from api.routes import exports, health, judging, plans, profiles, sweeps
 
-ROUTERS = (exports.router, plans.router, profiles.router, judging.router, health.router)
+ROUTERS = (exports.router, plans.router, profiles.router, sweeps.router, judging.router, health.router)

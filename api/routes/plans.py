@@ -28,7 +28,7 @@ _RESOURCE: dict[int | str, dict[str, Any]] = {
     200: {"description": "The plan is final.", **content("PlanResource")},
     202: {"description": "The solve goes on; `plan` is the best one so far.", **content("PlanResource")},
 }
-_PREFER = {
+PREFER = {
     "name": "Prefer",
     "in": "header",
     "required": False,
@@ -45,7 +45,7 @@ _PREFER = {
     responses={**_RESOURCE, **BAD_BODY},
     openapi_extra={
         "requestBody": {"required": True, **content("Problem", example=EXAMPLE_PROBLEM)},
-        "parameters": [_PREFER],
+        "parameters": [PREFER],
     },
 )
 async def submit(request: Request, service: ServiceOf) -> Response:
@@ -65,7 +65,7 @@ async def submit(request: Request, service: ServiceOf) -> Response:
     summary="The best plan so far for a problem",
     response_class=Response,
     responses={**_RESOURCE, 304: {"description": "Nothing has changed."}, **NOT_FOUND},
-    openapi_extra={"parameters": [_PREFER]},
+    openapi_extra={"parameters": [PREFER]},
 )
 async def read(key: Key, request: Request) -> Response:
     """Return the resource of a problem.

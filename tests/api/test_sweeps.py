@@ -1,0 +1,126 @@
+"""Sweeps over HTTP, and which cells pay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.sweeps import Cell, SweepResource, table
+from tests.api.servers import Server, problem, running, wait_until
+from tests.api.test_routes import assert_problem_details
+from zbplan.problem import Problem
+
+
+def sweep(does: str = "", **axes: Any) -> dict[str, Any]:
+    return {"problem": problem(does), **axes}
+
+
+def cell(microbatches: int, iteration_ms: float | None, peak_bytes: float | None) -> Cell:
+    costs = {"iteration_ms": iteration_ms, "peak_bytes": peak_bytes}
+    return Cell(memory_limit=None, microbatches=microbatches, placement="linear", status="done", **costs)
+
+
+@pytest.mark.parametrize(
+    ("costs", "pays"),
+    [
+        ([(8, 10, 5), (8, 12, 4), (8, 12, 5), (8, 13, 4), (8, 14, 3)], [True, True, False, False, True]),
+        ([(8, 10, 5), (8, 10, 5), (8, 10, 6)], [True, True, False]),
+        ([(8, 10, 5), (16, 20, 5)], [True, True]),
+        ([(8, None, None), (8, 10, 5)], [False, True]),
+    ],
+)
+def test_cells_that_pay(costs: list[tuple[int, float | None, float | None]], pays: list[bool]) -> None:
+    found = table("0", "", [cell(*cost) for cost in costs])
+    assert [item.pareto for item in found.cells] == pays
+
+
+def test_every_cell_is_the_plan_of_its_problem(server: Server) -> None:
+    asked = sweep(memory_limits=["1x", "2x", 0.5], microbatches=[4, 8], placements=["linear", "v"])
+    first = server.post(asked, path="/v1/sweeps")
+    assert first.status_code in (200, 202)
+    path = first.headers["content-location"]
+    done = server.get(path, Prefer="wait=60")
+    assert (done.status_code, done.headers["preference-applied"]) == (200, "wait=60")
+    found = SweepResource.parse_json(done.content)
+    assert (found.status, path) == ("done", f"/v1/sweeps/{found.key}")
+    assert [item.status for item in found.cells] == ["done", "refused"] * 2 * 2 + ["refused"] * 4
+    for item in found.cells:
+        if item.status == "refused":
+            assert item.error is not None
+            assert item.error.status == 422
+            continue
+        own = {"memory_limit": item.memory_limit, "microbatches": item.microbatches, "placement": item.placement}
+        assert item.key == Problem.parse({**asked["problem"], **own}).key
+        plan = server.get(f"/v1/plans/{item.key}").json()["plan"]
+        assert (item.iteration_ms, item.bound_ms) == (plan["metrics"]["iteration_ms"], plan["bound"]["iteration_ms"])
+        assert (item.bubble_rate, item.peak_bytes) == (
+            plan["metrics"]["bubble_rate"],
+            max(plan["metrics"]["peak_bytes"]),
+        )
+    assert {item.microbatches for item in found.cells if item.pareto} == {4, 8}
+    assert server.post(asked, path="/v1/sweeps").content == done.content
+    assert server.get(path, **{"If-None-Match": done.headers["etag"]}).status_code == 304
+
+
+def test_axes_that_are_left_out_stay_as_the_problem_has_them(server: Server) -> None:
+    answer = server.post(sweep(), path="/v1/sweeps", wait_s=30)
+    (only,) = answer.json()["cells"]
+    assert (only["memory_limit"], only["microbatches"], only["placement"]) == ("1x", 8, "auto")
+    assert only["pareto"]
+
+
+def test_sweep_may_refer_to_a_profile(server: Server) -> None:
+    asked = sweep(microbatches=[4])
+    server.post({**asked["problem"]["profile"], "name": "swept"}, path="/v1/profiles")
+    asked["problem"]["profile"] = {"ref": "swept"}
+    assert server.post(asked, path="/v1/sweeps", wait_s=30).json()["cells"][0]["status"] == "done"
+    asked["problem"]["profile"] = {"ref": "unknown"}
+    answer = server.post(asked, path="/v1/sweeps")
+    assert_problem_details(answer, 422, "invalid_input")
+    assert answer.json()["errors"][0]["path"] == "$.problem.profile.ref"
+
+
+@pytest.mark.parametrize(
+    ("axes", "path"),
+    [
+        ({"memory_limits": []}, "$.memory_limits"),
+        ({"microbatches": ["many"]}, "$.microbatches[0]"),
+        ({"limits": ["1x"]}, "$.limits"),
+        ({"microbatches": list(range(1, 202))}, "$"),
+        ({"microbatches": [4] * 50, "placements": ["linear"] * 3, "memory_limits": ["1x", "2x"]}, "$"),
+        ({"problem": {}}, "$.problem.profile"),
+    ],
+)
+def test_wrong_sweeps_are_refused(server: Server, axes: dict[str, Any], path: str) -> None:
+    answer = server.post({**sweep(), **axes}, path="/v1/sweeps")
+    assert_problem_details(answer, 422, "invalid_input")
+    assert path in [item["path"] for item in answer.json()["errors"]]
+
+
+def test_unknown_sweep(server: Server) -> None:
+    assert_problem_details(server.get("/v1/sweeps/nothing"), 404, "not_found")
+
+
+def test_stopped_sweep_keeps_its_plans(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        answer = server.post(sweep("held", microbatches=[4, 5, 6]), path="/v1/sweeps")
+        path = answer.headers["content-location"]
+        wait_until(lambda: all(item["key"] for item in server.get(path).json()["cells"]))
+        with server.client() as client:
+            stopped = client.delete(path)
+        assert (stopped.status_code, stopped.json()["status"]) == (200, "done")
+        assert {item["status"] for item in stopped.json()["cells"]} == {"cancelled"}
+        assert all(item["iteration_ms"] for item in stopped.json()["cells"])
+
+
+def test_sweep_goes_on_after_a_restart(tmp_path: Path) -> None:
+    asked = sweep(microbatches=[4, 5, 6, 7])
+    with running(tmp_path, max_jobs=0) as server:
+        answer = server.post(asked, path="/v1/sweeps")
+        path = answer.headers["content-location"]
+        assert {item["status"] for item in answer.json()["cells"]} == {"waiting"}
+    with running(tmp_path) as server:
+        found = server.get(path, Prefer="wait=60").json()
+        assert {item["status"] for item in found["cells"]} == {"done"}
