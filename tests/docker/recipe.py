@@ -60,8 +60,8 @@ def copy_context(target: Path) -> None:
         if source.is_dir():
             shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            target.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target / name)
 
 
 def compose(**environment: str) -> dict[str, Any]:

@@ -49,10 +49,10 @@ def postgresql_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def environment(image: Path, tmp_path: Path) -> dict[str, str]:
-    """What a container of the image sees, with a folder of its own for its caches."""
+def environment(image: Path) -> dict[str, str]:
+    """What a container of the image sees."""
     path = f"{image / 'installed' / 'bin'}:{os.environ['PATH']}"
-    return {**clean(), **variables(), "PATH": path, "NUMBA_CACHE_DIR": str(tmp_path)}
+    return {**clean(), **variables(), "PATH": path, "NUMBA_CACHE_DIR": str(image / "kernels")}
 
 
 def clean() -> dict[str, str]:
@@ -94,8 +94,11 @@ def test_nobody_is_root_and_what_is_copied_is_where_the_path_leads() -> None:
     (user,) = said("USER")
     assert "0" not in user.split(":")
     assert re.fullmatch(r"\d+:\d+", user)
-    (copied,) = said("COPY")
-    assert copied == "--from=build /opt/zbplan/installed /opt/zbplan/installed"
+    assert said("COPY") == [
+        "--from=build /opt/zbplan/installed /opt/zbplan/installed",
+        f"--from=build --chown={user} /opt/zbplan/kernels /opt/zbplan/kernels",
+    ]
+    assert variables()["NUMBA_CACHE_DIR"] == "/opt/zbplan/kernels"
     assert variables()["PATH"].split(":")[0] == "/opt/zbplan/installed/bin"
     assert said("WORKDIR", 0) == ["/opt/zbplan"]
     assert {item.name for item in instructions()} >= {"HEALTHCHECK", "EXPOSE", "CMD"}
