@@ -28,6 +28,7 @@ ATTEMPTS = 4
 """How often a request is made that met no service, or one that is busy or breaks."""
 WORTH_A_RETRY = (408, 425, 429, 500, 502, 503, 504)
 
+_SECONDS = re.compile(r"\d{1,6}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _UNDER_WAY = ("queued", "solving")
 
@@ -108,7 +109,7 @@ class _Service:
     def ask(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
         """Return the answer to a request, made again after pauses that double and are cut short at random.
 
-        Many that fail together thus do not come back together.
+        Many that fail together thus do not come back together. None comes back before the service wants it to.
         """
         pause_s = FIRST_PAUSE_S
         for _ in range(ATTEMPTS - 1):
@@ -117,6 +118,7 @@ class _Service:
             except _TryAgainError as error:
                 pause_s = min(4 * pause_s, LONGEST_PAUSE_S)
                 cut_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311 (no secret)
+                cut_s += error.after_s
                 if time.monotonic() + cut_s > self._deadline:
                     raise FetchError(str(error)) from error
                 time.sleep(cut_s)
@@ -140,8 +142,9 @@ class _Service:
         if response.status_code in (200, 202) and isinstance(answer, dict):
             return answer
         found = f"status {response.status_code}, {_said(answer, response.text)}{through}"
-        kind = _TryAgainError if response.status_code in WORTH_A_RETRY else FetchError
-        raise kind(f"{where}: found {found}; needed a plan")
+        if response.status_code in WORTH_A_RETRY:
+            raise _TryAgainError(f"{where}: found {found}; needed a plan", _after_s(response))
+        raise FetchError(f"{where}: found {found}; needed a plan")
 
     def _proxy(self) -> str:
         """Say which proxy of the environment is in between, without its credentials, and how to go without."""
@@ -155,7 +158,17 @@ class _Service:
 
 
 class _TryAgainError(FetchError):
-    """A failure that may pass."""
+    """A failure that may pass, and how long the service wants to be left alone until then."""
+
+    def __init__(self, text: str, after_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.after_s = after_s
+
+
+def _after_s(response: httpx.Response) -> float:
+    """Return the seconds of ``Retry-After``; 0 where there are none."""
+    after = response.headers.get("retry-after", "")
+    return float(after) if _SECONDS.fullmatch(after) else 0.0
 
 
 def _json(response: httpx.Response) -> object:
