@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from api.database import database_at
 from api.documents import load, parse, parse_value, text_of
-from api.near import METHOD, reuse
+from api.near import METHOD, reused
 from api.profiles import Profiles
 from api.queue import queue_of
 from api.refusal import Refusal, document, document_of
@@ -93,12 +93,10 @@ def nothing() -> None:
 
 
 def first_plan(problem: Problem, near: Sequence[bytes]) -> Plan:
-    """Return the best constructive plan, or one with the orders of a near problem's plan if that is no slower."""
+    """Return the best constructive plan, or the first with the orders of a near plan that is no slower."""
     constructive = check(solve(problem, options=Options(parts=())))
-    reused = reuse(problem, near)
-    if reused is None or reused.metrics.iteration_ms > constructive.metrics.iteration_ms:
-        return constructive
-    return reused
+    most_ms = constructive.metrics.iteration_ms
+    return next((plan for plan in reused(problem, near) if plan.metrics.iteration_ms <= most_ms), constructive)
 
 
 def add_profile(settings: Settings, body: bytes) -> bytes:

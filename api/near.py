@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from solver import lower_bound
 from zbplan.errors import ZbplanError
-from zbplan.plan import Plan
+from zbplan.plan import Plan, requirements
 from zbplan.problem import Problem
 from zbplan.profile import PER_STAGE
 from zbplan.record import digest
@@ -53,29 +53,27 @@ def distance(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     return float(np.max(np.abs(one - other) / np.where(larger > 0, larger, 1), initial=0))
 
 
-def reuse(problem: Problem, plans: Iterable[bytes]) -> Plan | None:
-    """Return the best legal plan for a problem that has the orders of one of some stored plans; None if none is."""
-    rebuilt = (plan for text in plans for plan in _rebuilt(problem, text))
-    return min(rebuilt, key=lambda plan: plan.metrics.iteration_ms, default=None)
+def reused(problem: Problem, plans: Iterable[bytes]) -> Iterator[Plan]:
+    """Yield plans for a problem with the orders of stored plans, but for those that cannot be read or are not legal."""
+    for text in plans:
+        with suppress(ZbplanError):
+            near = Plan.parse_json(text)
+            if near.requires == requirements(problem) and near.placement in problem.placements:
+                yield _rebuilt(problem, near)
 
 
-def _rebuilt(problem: Problem, text: bytes) -> Iterator[Plan]:
-    """Yield the plan with a stored plan's orders, unless that one cannot be read or they are not legal here."""
-    with suppress(ZbplanError):
-        near = _checked(Plan.parse_json(text))
-        bound = lower_bound(instance := problem.instance(near.placement))
-        plan = Plan.build(
-            problem,
-            near.placement,
-            near.orders(),
-            method=METHOD,
-            bound_ms=instance.clock.value(bound.ticks),
-            reason=bound.reason,
-            warm_start=f"plan {near.plan_id}",
-        )
-        yield check(plan)
-
-
-def _checked(plan: Plan) -> Plan:
-    """Return a legal plan, whichever planner revision its key is of."""
-    return check(plan.model_copy(update={"key": plan.asked.key}))
+def _rebuilt(problem: Problem, near: Plan) -> Plan:
+    """Return the plan with the orders of another; raises ``ZbplanError`` if either is not legal."""
+    # Whichever planner revision its key is of.
+    check(near.model_copy(update={"key": near.asked.key}))
+    bound = lower_bound(instance := problem.instance(near.placement))
+    plan = Plan.build(
+        problem,
+        near.placement,
+        near.orders(),
+        method=METHOD,
+        bound_ms=instance.clock.value(bound.ticks),
+        reason=bound.reason,
+        warm_start=f"plan {near.plan_id}",
+    )
+    return check(plan)

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from api.claims import Claim, Claims
 from api.database import OUT_OF_ORDER, database_at
-from api.near import reuse
+from api.near import reused
 from api.refusal import document_of
 from api.settings import Settings
 from api.store import Store
@@ -54,7 +54,8 @@ def _start(settings: Settings, claim: Claim, problem: Problem) -> Plan | None:
     database = database_at(settings.database_url)
     best = Claims(database).best(claim)
     near = Store(database).near(problem, settings.near_plans, revisions="all")
-    return reuse(problem, near if best is None else [best, *near])
+    starts = reused(problem, near if best is None else [best, *near])
+    return min(starts, key=lambda plan: plan.metrics.iteration_ms, default=None)
 
 
 def _patiently(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

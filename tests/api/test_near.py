@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from api.desk import first_plan
-from api.near import distance, measures_of, reuse, shape_of
+from api.near import distance, measures_of, reused, shape_of
 from heuristic import construct
 from tests.api.servers import improvable, problem, running
 from zbplan.plan import Plan
@@ -69,8 +69,7 @@ def test_measures_of_a_shape_have_one_length() -> None:
 
 def test_reused_plan_has_the_orders_of_the_other_and_its_own_times() -> None:
     near, asked = construct(unequal(1.001)), unequal()
-    plan = reuse(asked, [text(near)])
-    assert plan is not None
+    (plan,) = reused(asked, [text(near)])
     assert [ops.kind for ops in plan.devices] == [ops.kind for ops in near.devices]
     assert validate(plan) == []
     assert plan.key == asked.key
@@ -78,18 +77,10 @@ def test_reused_plan_has_the_orders_of_the_other_and_its_own_times() -> None:
     assert 0 < plan.bound.iteration_ms <= plan.metrics.iteration_ms
 
 
-def test_best_of_several_is_reused() -> None:
-    good, bad = construct(unequal(1.01)), construct(unequal(1.01, method="gpipe"))
-    plan = reuse(unequal(), [text(bad), text(good), text(bad)])
-    assert plan is not None
-    assert plan.provenance.warm_start == f"plan {good.plan_id}"
-
-
 def test_plan_that_is_not_legal_here_is_not_reused() -> None:
-    roomy = construct(unequal(method="gpipe"))
-    tight = unequal(memory_limit="1x")
-    assert reuse(tight, [text(roomy)]) is None
-    assert reuse(tight, []) is None
+    roomy, modest = construct(unequal(method="gpipe")), construct(unequal(method="1f1b"))
+    (plan,) = reused(unequal(memory_limit="1x"), [text(roomy), text(modest)])
+    assert plan.provenance.warm_start == f"plan {modest.plan_id}"
 
 
 def damage_kind(plan: dict[str, Any]) -> None:
@@ -104,16 +95,20 @@ def damage_length(plan: dict[str, Any]) -> None:
     plan["devices"][1]["kind"].pop()
 
 
-@pytest.mark.parametrize("damage", [damage_kind, damage_stage, damage_length])
+def damage_placement(plan: dict[str, Any]) -> None:
+    plan["placement"] = [[0], [1], [2, 3, 4], [5]]
+
+
+@pytest.mark.parametrize("damage", [damage_kind, damage_stage, damage_length, damage_placement])
 def test_damaged_plan_is_not_reused(damage: Any) -> None:
     plan = json.loads(construct(unequal()).to_json())
     damage(plan)
-    assert reuse(unequal(), [json.dumps(plan).encode(), b"{", b""]) is None
+    assert list(reused(unequal(), [json.dumps(plan).encode(), b"{", b""])) == []
 
 
 def test_plan_of_another_revision_can_be_a_start() -> None:
     old = construct(unequal()).model_copy(update={"key": "0" * 64})
-    assert reuse(unequal(), [text(old)]) is not None
+    assert len(list(reused(unequal(), [text(old)]))) == 1
 
 
 def test_first_plan_is_the_constructive_one_where_that_is_faster() -> None:
