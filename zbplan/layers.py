@@ -69,6 +69,11 @@ class Layers(Record):
             return [_total(pair) for pair in pairs]
         return [entry + 0.0 for entry in value] if isinstance(value, list) else [value + 0.0] * self.count
 
+    def canonical(self) -> dict[str, Any]:
+        """Return the JSON value that equal layers share: defaults filled in, arrays expanded, no evidence."""
+        columns = {name: self.per_layer(name) for name in PER_LAYER}
+        return {"count": self.count, "splittable": self.splits(), **columns}
+
     def cut(self, starts: Sequence[int]) -> dict[str, Any]:
         """Return the fields of a profile, without T_comm, of a cut in stages.
 
@@ -88,7 +93,7 @@ class Layers(Record):
         """
         stages = [range(first, last) for first, last in pairwise([*self._checked(starts), self.count])]
         boundary, held = self.per_layer("boundary_bytes"), self.per_layer("m_b_bytes")
-        peak, splits = self.per_layer("m_peak_bytes"), self._splits()
+        peak, splits = self.per_layer("m_peak_bytes"), self.splits()
         fields: dict[str, Any] = {name: _sums(self.per_layer(name), stages) for name in SUMMED}
         if self.t_bw_ms is not None:
             fields["t_bw_ms"] = _sums(self.per_layer("t_bw_ms"), stages)
@@ -102,7 +107,7 @@ class Layers(Record):
         fields["splittable"] = [all(splits[layer] for layer in stage) for stage in stages]
         return {"stages": len(stages), **fields}
 
-    def _splits(self) -> list[bool]:
+    def splits(self) -> list[bool]:
         return self.splittable if isinstance(self.splittable, list) else [self.splittable] * self.count
 
     def _checked(self, starts: Sequence[int]) -> list[int]:
@@ -124,6 +129,15 @@ def even_starts(count: int, stages: int) -> list[int]:
     if not 1 <= stages <= count:
         raise InvalidInputError([Finding("$.stages", str(stages), f"1 to {count}, a layer or more each")])
     return [-(-stage * count // stages) for stage in range(stages)]
+
+
+def shorter_ends(count: int, stages: int) -> list[int] | None:
+    """Return the even cut with one layer fewer in the first and in the last stage (paper, section 5.1).
+
+    None where a stage would be left without layers.
+    """
+    starts = [0, *(start - 1 for start in even_starts(count + 2, stages)[1:])]
+    return starts if all(first < last for first, last in pairwise([*starts, count])) else None
 
 
 def _total(values: Sequence[float]) -> float:

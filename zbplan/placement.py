@@ -12,6 +12,9 @@ Placement = list[list[int]]
 
 NAMES = ("auto", "linear", "interleaved", "v")
 
+MOST_CHUNKS = 4
+"""Stages per device up to which ``auto`` cuts layers for an interleaved placement."""
+
 
 def linear(devices: int) -> Placement:
     """Return one stage per device."""
@@ -26,6 +29,22 @@ def interleaved(devices: int, chunks: int) -> Placement:
 def v_shape(devices: int) -> Placement:
     """Return two stages per device, down the devices and back up (paper, section 6)."""
     return [[device, 2 * devices - 1 - device] for device in range(devices)]
+
+
+def of_layers(layers: int, devices: int) -> list[Placement]:
+    """Return the placements that ``auto`` compares for this many layers, where it may cut them anew.
+
+    Linear, V, and 2 to 4 chunks per device interleaved, as far as every stage gets a layer.
+    """
+    if devices == 1:
+        return [linear(1)]
+    every = [linear(devices), v_shape(devices), *(interleaved(devices, chunks) for chunks in range(2, MOST_CHUNKS + 1))]
+    return [placement for placement in every if stages_in(placement) <= layers]
+
+
+def stages_in(placement: Placement) -> int:
+    """Return how many stages a placement places."""
+    return sum(map(len, placement))
 
 
 def candidates(name: str, stages: int, devices: int) -> list[Placement]:

@@ -61,12 +61,19 @@ class Bound(Record):
 
 
 class Requires(Record):
-    """What a job must have to run the plan."""
+    """What a job must have to run the plan.
+
+    Attributes
+    ----------
+    starts
+        The first layer of each stage, where the problem left the cut open; None where it gave the stages.
+    """
 
     devices: int
     stages: int
     microbatches: int
     engine_mode: EngineMode
+    starts: list[int] | None = None
 
 
 class PartRun(Record):
@@ -149,14 +156,37 @@ class Plan(Record):
             provenance=Provenance(method=method, warm_start=warm_start, solve_s=solve_s),
         )
 
+    def answering(self, asked: Problem, starts: Sequence[int]) -> Self:
+        """Return this plan, made for one cut of the layers of ``asked``, as the answer to ``asked``."""
+        return self.model_copy(
+            update={
+                "plan_id": plan_id(asked.canonical, self.placement, self.devices, starts),
+                "key": asked.key,
+                "problem": asked.canonical,
+                "requires": self.requires.model_copy(update={"starts": list(starts)}),
+            }
+        )
+
     @cached_property
     def asked(self) -> Problem:
         """The problem that this plan answers, checked; raises ``InvalidInputError`` if it is not one."""
         return Problem.parse(self.problem)
 
+    @cached_property
+    def planned(self) -> Problem:
+        """The problem that the ops solve: ``asked``, with its layers cut in this plan's stages where it left that open.
+
+        Raises
+        ------
+        InvalidInputError
+            If this plan's stages are no cut of the layers.
+        """
+        asked = self.asked
+        return asked if asked.open_layers is None else asked.cut(self.requires.starts or [], self.placement)
+
     def instance(self) -> Instance:
         """Return the problem as integer arrays on this plan's placement."""
-        return self.asked.instance(self.placement)
+        return self.planned.instance(self.placement)
 
     def orders(self) -> Orders:
         """Return what each device runs, as op integers; the plan must be valid."""
@@ -212,7 +242,7 @@ def metrics_of(instance: Instance, measures: Measures) -> Metrics:
 
 
 def requirements(problem: Problem) -> Requires:
-    """Return what a job must have to run a plan for this problem."""
+    """Return what a job must have to run a plan for this problem, whose stages are given."""
     return Requires(
         devices=problem.devices,
         stages=problem.profile.stages,
@@ -221,7 +251,13 @@ def requirements(problem: Problem) -> Requires:
     )
 
 
-def plan_id(problem: dict[str, Any], placement: Placement, devices: Sequence[DeviceOps]) -> str:
-    """Return the SHA-256, in hex, of problem, placement and op columns: the same schedule has the same id."""
+def plan_id(
+    problem: dict[str, Any], placement: Placement, devices: Sequence[DeviceOps], starts: Sequence[int] | None = None
+) -> str:
+    """Return the SHA-256, in hex, of problem, placement and op columns: the same schedule has the same id.
+
+    The first layers of the stages count where the problem leaves them open.
+    """
     ops = [record.model_dump() for record in devices]
-    return digest({"problem": problem, "placement": placement, "devices": ops})
+    cut = {} if starts is None else {"starts": list(starts)}
+    return digest({"problem": problem, "placement": placement, "devices": ops, **cut})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -15,6 +16,7 @@ from zbplan import placement as placements
 from zbplan.amount import MAX_MICROBATCHES, Amount
 from zbplan.errors import Finding, InvalidInputError
 from zbplan.instance import BW, UNLIMITED, B, F, Instance, IntArray, W
+from zbplan.layers import Layers, even_starts
 from zbplan.placement import Placement
 from zbplan.profile import Profile
 from zbplan.record import BRANCH, Record, branch, digest, refuse
@@ -60,11 +62,13 @@ class Problem(Record):
     Attributes
     ----------
     placement
-        ``linear``, ``interleaved``, ``v``, ``auto`` (the best that the stages allow), or a list of stages per device.
+        ``linear``, ``interleaved``, ``v``, ``auto`` (the best that the stages allow; where the profile has layers, the
+        best of any cut of them), or a list of stages per device.
     memory_limit
         Bytes per device, static memory included; a list of bytes per device; ``"kx"``, which is k · p · the largest
         sum over a device's stages of max(M_B, M_W), plus the device's static memory and what its ops use inside
-        (so that "1x" is room for 1F1B); or None.
+        (so that "1x" is room for 1F1B); or None. Where the layers are open, M_B and M_W are those of the even cut in
+        one stage per device, so that every cut has as much room for activations.
     optimizer
         ``synchronous`` minimises the makespan, ``post_validated`` the longest device span (Appendix G, eq. 3).
     method
@@ -114,6 +118,7 @@ class Problem(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        refuse(self._too_few_layers())
         refuse(self._too_many_ops())
         refuse(self._wrong_microbatches())
         try:
@@ -124,10 +129,25 @@ class Problem(Record):
             refuse(Finding(finding.path.removeprefix("$"), finding.found, finding.needed) for finding in error.findings)
         return self
 
+    @cached_property
+    def open_layers(self) -> Layers | None:
+        """The layers that a plan may cut in stages as it likes: those of the profile, where ``auto`` is asked for."""
+        return self.profile.layers if self.placement == "auto" else None
+
+    @property
+    def most_stages(self) -> int:
+        """How many stages a plan may have."""
+        return self.profile.stages if self.open_layers is None else max(map(placements.stages_in, self.placements))
+
+    def _too_few_layers(self) -> Iterator[Finding]:
+        if self.open_layers is not None and self.open_layers.count < self.devices:
+            found = f"{self.open_layers.count} layers for {self.devices} devices"
+            yield Finding(".profile.layers.count", found, "one per device or more: fewer devices, or finer layers")
+
     def _too_many_ops(self) -> Iterator[Finding]:
-        ops = 3 * self.profile.stages * self.microbatches
+        ops = 3 * self.most_stages * self.microbatches
         if ops > MAX_OPS:
-            found = f"{self.profile.stages} stages × {self.microbatches} microbatches = {ops} ops"
+            found = f"{self.most_stages} stages × {self.microbatches} microbatches = {ops} ops"
             yield Finding(".microbatches", found, f"at most {MAX_OPS} ops")
 
     def _wrong_microbatches(self) -> Iterator[Finding]:
@@ -159,28 +179,84 @@ class Problem(Record):
     def placements(self) -> list[Placement]:
         """The placements to plan for; several only for ``auto``."""
         stages, devices = self.profile.stages, self.devices
+        if self.open_layers is not None:
+            return placements.of_layers(self.open_layers.count, devices)
         if isinstance(self.placement, str):
             return placements.candidates(self.placement, stages, devices)
         return [placements.custom(self.placement, stages, devices)]
 
     @cached_property
     def canonical_profile(self) -> dict[str, Any]:
-        """The profile with defaults filled in and arrays expanded."""
-        return self.profile.canonical()
+        """The profile with defaults filled in and arrays expanded.
+
+        Where the layers are open, they are kept, and the stages are the even cut in one per device.
+        """
+        if self.open_layers is None:
+            return self.profile.canonical()
+        return {**self._even.profile.canonical(), "layers": self.open_layers.canonical()}
+
+    def cut(self, starts: Sequence[int], placement: Placement) -> Self:
+        """Return the problem that is left when the open layers are cut in stages and placed.
+
+        Parameters
+        ----------
+        starts
+            The first layer of each stage.
+
+        Raises
+        ------
+        InvalidInputError
+            When ``starts`` is no cut of the layers, or does not go with the placement.
+        """
+        chosen = self._on_cut(starts, placement)
+        if not isinstance(self.memory_limit, str):
+            return chosen
+        even = self._even._shared(self.memory_limit, self._even.placements[0])
+        shared = Decimal(chosen._memory.ceil(self._even._memory.not_below(even)))
+        return chosen.model_copy(update={"memory_limit": chosen._limits_around(shared, placement)})
+
+    def _on_cut(self, starts: Sequence[int], placement: Placement) -> Self:
+        asked = {name: getattr(self, name) for name in type(self).model_fields}
+        return self.parse({**asked, "profile": self._profile_cut(starts), "placement": placement})
+
+    def _profile_cut(self, starts: Sequence[int]) -> Profile:
+        try:
+            return self.profile.cut(starts)
+        except InvalidInputError as error:
+            within = [replace(finding, path=f"$.profile{finding.path[1:]}") for finding in error.findings]
+            raise InvalidInputError(within) from None
+
+    @cached_property
+    def _even(self) -> Self:
+        assert self.open_layers is not None  # noqa: S101 - asked for only where the layers are open
+        return self._on_cut(even_starts(self.open_layers.count, self.devices), placements.linear(self.devices))
+
+    @cached_property
+    def _finest(self) -> Profile:
+        """The profile in as many stages as it may come to have."""
+        layers = self.open_layers
+        return self.profile if layers is None else self._profile_cut(range(layers.count))
 
     def limits(self, placement: Placement) -> list[float] | None:
         """Return the memory limit of each device in bytes, static memory included; None without limit."""
         if self.memory_limit is None or isinstance(self.memory_limit, list):
             return None if self.memory_limit is None else [limit + 0.0 for limit in self.memory_limit]
         if isinstance(self.memory_limit, str):
-            return self._multiple(Decimal(self.memory_limit.removesuffix("x")), placement)
+            return self._limits_around(self._shared(self.memory_limit, placement), placement)
         return [self.memory_limit + 0.0] * self.devices
 
-    def _multiple(self, k: Decimal, placement: Placement) -> list[float]:
-        """Return the limits in bytes, rounded up as the amounts are, so that no rounding takes room for one of them."""
+    def _shared(self, multiple: str, placement: Placement) -> Decimal:
+        """Return the memory units that "kx" gives to the activations of each device."""
         held = self._per_stage_max("m_b_bytes", "m_w_bytes")
+        heaviest = max(sum(held[stage] for stage in stages) for stages in placement)
+        return Decimal(multiple.removesuffix("x")) * self.devices * heaviest
+
+    def _limits_around(self, shared: Decimal, placement: Placement) -> list[float]:
+        """Return limits that leave each device these units beside its static memory and what its ops use inside.
+
+        They are rounded up as the amounts are, so that no rounding takes room for one of them.
+        """
         static, peak = self._per_stage_max("m_static_bytes"), self._per_stage_max("m_peak_bytes")
-        shared = k * self.devices * max(sum(held[stage] for stage in stages) for stages in placement)
         own = [sum(static[stage] for stage in stages) + max(peak[stage] for stage in stages) for stages in placement]
         return [self._memory.not_below(shared + each) for each in own]
 
@@ -197,9 +273,9 @@ class Problem(Record):
         """The JSON value that equal problems share, and that a plan carries.
 
         Names, environment and time limit are left out; placement and memory limit are resolved, except where
-        ``auto`` still leaves a choice.
+        ``auto`` still leaves a choice, of the placement or of the cut.
         """
-        resolved = self.placements[0] if len(self.placements) == 1 else None
+        resolved = self.placements[0] if len(self.placements) == 1 and self.open_layers is None else None
         return {
             "profile": self.canonical_profile,
             "devices": self.devices,
@@ -223,7 +299,12 @@ class Problem(Record):
         ------
         ValueError
             If the problem leaves a choice of placements and none is given.
+        InvalidInputError
+            If its layers are still to be cut.
         """
+        if self.open_layers is not None:
+            needed = "stages: cut the layers (zbplan partition), or name the placement of the profile's stages"
+            raise InvalidInputError([Finding("$.placement", "'auto' with a profile of layers", needed)])
         if placement is None:
             (placement,) = self.placements
         device_of = np.zeros(self.profile.stages, dtype=np.int64)
@@ -255,23 +336,24 @@ class Problem(Record):
             if abs(decimal(scale.value(scale.units(value))) - exact) > TOLERANCE * exact:
                 tick = f"1e{scale.exponent} ms"
                 needed = f"a multiple of the tick of {tick} to within 1e-6 (the tick follows from the sum of all times)"
-                raise InvalidInputError([Finding(f"$.profile.{path}", repr(value), needed)])
+                of = "profile" if self.open_layers is None else "profile.layers"
+                raise InvalidInputError([Finding(f"$.{of}.{path}", repr(value), needed)])
         return scale
 
     def _horizon_ms(self) -> Decimal:
         total = Decimal(1)
         for name in ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms"):
-            for entry in self.canonical_profile[name]:
+            for entry in self._finest.per_stage(name):
                 total += sum(map(decimal, entry)) if isinstance(entry, list) else decimal(entry) * self.microbatches
-        comm = self.profile.comm()
+        comm = self._finest.comm()
         return total + self.microbatches * sum(map(decimal, [*comm.forward, *comm.backward]))
 
     def _times(self) -> Iterator[tuple[str, float]]:
         for name in ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms"):
-            for stage, entry in enumerate(self.canonical_profile[name]):
+            for stage, entry in enumerate(self._finest.per_stage(name)):
                 for value in _entries(entry):
                     yield f"{name}[{stage}]", value
-        comm = self.profile.comm()
+        comm = self._finest.comm()
         for name, values in (("forward", comm.forward), ("backward", comm.backward)):
             for value in set(values):
                 yield f"t_comm_ms.{name}", value

@@ -98,7 +98,7 @@ class Profile(Record):
         Cross-checks made when it was measured.
     layers
         The same per model layer, for cutting the model anew. No part of the canonical form: two profiles with equal
-        stages are the same problem.
+        stages are the same problem, unless the problem leaves the cut open.
     """
 
     reserved: ClassVar[frozenset[str]] = frozenset(

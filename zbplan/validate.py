@@ -61,14 +61,10 @@ def validate(plan: Plan) -> list[Violation]:
 
     Later checks need what earlier ones establish, so a plan whose columns cannot be read is judged only that far.
     """
-    try:
-        problem = plan.asked
-    except InvalidInputError as error:
-        return [_of("problem", f"$.problem{item.path[1:]}", item.found, item.needed) for item in error.findings]
-    violations = [*_identity(plan), *_placement(plan)]
+    violations = [*_problem(plan)] or [*_identity(plan), *_placement(plan)]
     if violations:
         return violations
-    instance = problem.instance(plan.placement)
+    instance = plan.instance()
     violations = [*_columns(plan, instance)]
     if violations:
         return violations
@@ -81,6 +77,21 @@ def _of(code: str, path: str, found: object, needed: object) -> Violation:
     return Violation(code, path, str(found), str(needed))
 
 
+def _problem(plan: Plan) -> Iterator[Violation]:
+    try:
+        _ = plan.asked
+    except InvalidInputError as error:
+        for item in error.findings:
+            yield _of("problem", f"$.problem{item.path[1:]}", item.found, item.needed)
+        return
+    try:
+        _ = plan.planned
+    except InvalidInputError as error:
+        for item in error.findings:
+            path = item.path if item.path.startswith("$.placement") else "$.requires.starts"
+            yield _of("cut", path, item.found, item.needed)
+
+
 def _identity(plan: Plan) -> Iterator[Violation]:
     if plan.problem != plan.asked.canonical:
         yield _of(
@@ -88,21 +99,22 @@ def _identity(plan: Plan) -> Iterator[Violation]:
         )
     if plan.key != plan.asked.key:
         yield _of("key", "$.key", plan.key, f"{plan.asked.key}, the key of the problem inside")
-    needed = requirements(plan.asked)
+    starts = None if plan.asked.open_layers is None else plan.requires.starts
+    needed = requirements(plan.planned).model_copy(update={"starts": starts})
     if plan.requires != needed:
         yield _of("requires", "$.requires", plan.requires, needed)
 
 
 def _placement(plan: Plan) -> Iterator[Violation]:
-    problem = plan.asked
+    problem = plan.planned
     try:
         placed = custom(plan.placement, problem.profile.stages, problem.devices)
     except InvalidInputError as error:
         for item in error.findings:
             yield _of("placement", item.path, item.found, item.needed)
         return
-    if placed not in problem.placements or placed != plan.placement:
-        yield _of("placement", "$.placement", plan.placement, f"what the problem asks for: {problem.placement}")
+    if placed not in plan.asked.placements or placed != plan.placement:
+        yield _of("placement", "$.placement", plan.placement, f"what the problem asks for: {plan.asked.placement}")
     if len(plan.devices) != problem.devices:
         yield _of("column_length", "$.devices", f"{len(plan.devices)} devices", problem.devices)
 
@@ -285,6 +297,6 @@ def _bound(plan: Plan) -> Iterator[Violation]:
 
 
 def _identifier(plan: Plan) -> Iterator[Violation]:
-    needed = plan_id(plan.problem, plan.placement, plan.devices)
+    needed = plan_id(plan.problem, plan.placement, plan.devices, plan.requires.starts)
     if plan.plan_id != needed:
         yield _of("plan_id", "$.plan_id", plan.plan_id, f"{needed}, the digest of problem, placement and ops")

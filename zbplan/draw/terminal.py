@@ -82,7 +82,7 @@ def span_ms(plan: Plan) -> tuple[float, float]:
 
 
 def _header(plan: Plan) -> Iterator[Text]:
-    metrics, problem = plan.metrics, plan.asked
+    metrics, problem = plan.metrics, plan.planned
     shape = f"{problem.devices} devices x {problem.microbatches} microbatches, {placement_label(plan.placement)}"
     yield Text(f"{plan.provenance.method}: {shape}", style="bold")
     objective = "longest device span" if problem.optimizer == "post_validated" else "makespan"

@@ -1,0 +1,6 @@
+"""The cut of a model's layers in stages."""
+
+from heuristic.partition.judge import Cut
+from heuristic.partition.partition import Candidate, Partition, partition
+
+__all__ = ["Candidate", "Cut", "Partition", "partition"]

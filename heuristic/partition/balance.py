@@ -1,0 +1,138 @@
+"""Balance: cuts whose busiest device works little, within memory where that can be.
+
+What the busiest device works on all microbatches is the largest part of every iteration, and known in microseconds.
+On linear placement dynamic programming finds the best cut; on others, where the stages of a device lie apart, descents
+from many cuts do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from heuristic.partition.weights import FloatArray, Weights
+from zbplan.instance import IntArray
+
+SHAKES = 60
+"""Descents from shaken cuts."""
+
+PARTS = 1 << 24
+"""Parts of all work in which devices are compared."""
+
+EFFORT = 1_000_000
+"""Stages to look at in all these descents together, about."""
+
+
+def balanced(weights: Weights, ramp: float = 0.0) -> IntArray:
+    """Return the cut with the least memory missing, then the least work on the busiest device, that is found.
+
+    Parameters
+    ----------
+    ramp
+        How many times the largest stage counts as work of the busiest device: uneven stages make a plan wait.
+    """
+    if weights.stages == weights.layers:
+        return np.arange(weights.layers)
+    if weights.stages == weights.devices:
+        return descend(weights, least_busy(weights), ramp)
+    draw = random.Random(0)  # noqa: S311
+    best = descend(weights, shared(weights, [1.0] * weights.chunks), ramp)
+    for turn in range(min(SHAKES, EFFORT // weights.stages**3)):
+        start = (
+            _shaken(weights, best, draw)
+            if turn % 2
+            else shared(weights, [draw.random() for _ in range(weights.chunks)])
+        )
+        best = _best(weights, [best, descend(weights, start, ramp)], ramp)
+    return best
+
+
+def least_busy(weights: Weights) -> IntArray:
+    """Return the linear cut with the least memory missing, and of those one with the least busy busiest device."""
+    first, last = np.triu_indices(weights.layers + 1, 1)
+    needed = weights.stage_held(first, last)
+    if not weights.beside:
+        needed = needed + weights.stage_static(first, last) + weights.stage_peak(first, last)
+    (device,) = weights.stages_of.T
+    missing = [weights.beyond(needed, room) for room in weights.room[np.argsort(device)].tolist()]
+    square = np.full((weights.layers + 1,) * 2, np.inf)
+    least, _ = _least_maximum(square, first, last, missing)
+    work = weights.stage_work(first, last)
+    _, starts = _least_maximum(square, first, last, [np.where(more <= least, work, np.inf) for more in missing])
+    return starts
+
+
+def _least_maximum(
+    square: FloatArray, first: IntArray, last: IntArray, costs: Sequence[FloatArray]
+) -> tuple[float, IntArray]:
+    """Return the least maximum of the costs of all stages, and the first layers of the stages of a cut with it.
+
+    Dynamic programming over stages: for every number of layers, the best first layer of the stage that ends there.
+    """
+    best, choices = np.full(len(square), np.inf), []
+    best[0] = 0.0
+    for cost in costs:
+        square[first, last] = cost
+        maximum = np.maximum(best[:, None], square)
+        choices.append(maximum.argmin(axis=0))
+        best = maximum.min(axis=0)
+    starts = [len(square) - 1]
+    for choice in reversed(choices):
+        starts.append(int(choice[starts[-1]]))
+    return float(best[-1]), np.array(starts[:0:-1])
+
+
+def shared(weights: Weights, shares: Sequence[float]) -> IntArray:
+    """Return the cut in which each chunk of stages has a share of all work, and its stages have about equal parts."""
+    layer = np.arange(weights.layers)
+    work = np.cumsum(weights.stage_work(layer, layer + 1))
+    part = np.cumsum(np.repeat(shares, weights.devices))
+    stage = np.arange(1, weights.stages)
+    inner = np.searchsorted(work, work[-1] * part[:-1] / part[-1])
+    inner = np.maximum.accumulate(inner - stage) + stage
+    return np.concatenate([[0], np.clip(inner, stage, weights.layers - weights.stages + stage)])
+
+
+def descend(weights: Weights, starts: IntArray, ramp: float = 0.0) -> IntArray:
+    """Return the cut that giving a layer from one stage to another no longer makes better balanced."""
+    while True:
+        cuts = np.concatenate([starts[None], slides(weights, starts)])
+        chosen = int(order(weights, cuts, ramp)[0])
+        if not chosen:
+            return starts
+        starts = cuts[chosen]
+
+
+def slides(weights: Weights, starts: IntArray) -> IntArray:
+    """Return the cuts in which one stage gives up a layer and another gets one, while those between slide along."""
+    sizes = np.diff(np.append(starts, weights.layers))
+    giver, taker = (index.ravel() for index in np.indices((weights.stages, weights.stages)))
+    allowed = (giver != taker) & (sizes[giver] > 1)
+    giver, taker = giver[allowed, None], taker[allowed, None]
+    stage = np.arange(weights.stages)
+    sooner, later = (giver < stage) & (stage <= taker), (taker < stage) & (stage <= giver)
+    moved: IntArray = starts - sooner + later
+    return moved
+
+
+def order(weights: Weights, cuts: IntArray, ramp: float = 0.0) -> IntArray:
+    """Return the places of cuts, the better balanced first: by memory missing, busiest device, sum of squares."""
+    work = weights.work(cuts)
+    largest = weights.stage_work(*weights.stages_from(cuts)).max(axis=1)
+    # Whole numbers, so that sums are exact: two cuts must not each seem better than the other.
+    parts = np.rint(work * (PARTS / work.sum(axis=1, keepdims=True).max(initial=1.0)))
+    return np.lexsort([(parts**2).sum(axis=1), work.max(axis=1) + ramp * largest, weights.missing(cuts).max(axis=1)])
+
+
+def _best(weights: Weights, cuts: Sequence[IntArray], ramp: float) -> IntArray:
+    return cuts[order(weights, np.stack(cuts), ramp)[0]]
+
+
+def _shaken(weights: Weights, starts: IntArray, draw: random.Random) -> IntArray:
+    """Return a cut some random steps away."""
+    for _ in range(draw.choice((1, 2, 3, 4))):
+        near = slides(weights, starts)
+        starts = near[draw.randrange(len(near))]
+    return starts

@@ -1,0 +1,76 @@
+"""Search: the usual cuts and the best balanced one for a placement, then boundaries moved while the scheduler gains."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heuristic.partition.balance import balanced, order, slides
+from heuristic.partition.judge import Cut, Judge, Rescheduler
+from heuristic.partition.weights import TICKS_PER_MS, Weights
+from zbplan.instance import IntArray
+from zbplan.layers import even_starts, shorter_ends
+from zbplan.placement import Placement
+from zbplan.problem import Problem
+
+ROUNDS = 12
+"""Most times that boundaries move."""
+
+RAMPS = (0.5, 0.0, 1.0)
+"""How many times per device the largest stage may count beside what the busiest device does in an iteration."""
+
+LOOKED_AT, PLANNED = 48, 6
+"""Neighbours of a cut that are rescheduled, and those that are planned anew, the more promising first."""
+
+
+class Search:
+    """The search for the best cut of a problem's layers for one placement.
+
+    Parameters
+    ----------
+    effort
+        Ops that the planner may schedule for each cut.
+
+    Attributes
+    ----------
+    even, shorter
+        The even cut, and that with one layer fewer in the first and in the last stage; None where it has no plan.
+    best
+        The cut with the best plan so far; None if no cut has one.
+    """
+
+    def __init__(self, problem: Problem, placement: Placement, *, effort: int) -> None:
+        self.problem = problem
+        self.judge = Judge(problem, placement, effort=effort)
+        self.weights = Weights.of(problem, placement)
+        even = even_starts(self.weights.layers, self.weights.stages)
+        shorter = shorter_ends(self.weights.layers, self.weights.stages)
+        usual = [even] if shorter is None else [even, shorter]
+        self.even = self.judge.plan(even)
+        self.shorter = None if shorter is None else self.judge.plan(shorter)
+        self.ramps = [part * problem.devices / problem.microbatches for part in RAMPS]
+        self.best = self.judge.best([*usual, *(balanced(self.weights, ramp) for ramp in self.ramps)])
+
+    @property
+    def best_ms(self) -> float:
+        """What the best plan so far takes; infinity if there is none."""
+        return float("inf") if self.best is None else self.best.iteration_ms
+
+    def improve(self, goal_ms: float) -> None:
+        """Move boundaries of the best cut while that makes its plan better and may still reach a goal."""
+        for _ in range(ROUNDS):
+            if self.best is None:
+                return
+            better = self.judge.best(self._promising(self.best, min(goal_ms, self.best_ms)))
+            if better is None or better.iteration_ms >= self.best_ms:
+                return
+            self.best = better
+
+    def _promising(self, cut: Cut, goal_ms: float) -> list[IntArray]:
+        """Return the cuts near one that fit into memory and may reach a goal, the more promising first."""
+        near = slides(self.weights, np.array(cut.starts))
+        near = near[self.weights.missing(near).max(axis=1) == 0]
+        least_ms = self.weights.work(near).max(axis=1) / TICKS_PER_MS * self.problem.microbatches
+        near = near[least_ms < goal_ms]
+        near = near[order(self.weights, near, self.ramps[0])]
+        new = [starts for starts in near if not self.judge.knows(starts)][:LOOKED_AT]
+        return sorted(new, key=Rescheduler(cut, self.problem).iteration_ms)[:PLANNED]
