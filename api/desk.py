@@ -192,7 +192,7 @@ def require_room(settings: Settings, store: Store, caller: str | None) -> None:
 
 
 def _asked(settings: Settings, problem: Problem) -> list[tuple[str, str, float, float]]:
-    stages, microbatches = problem.profile.stages, problem.microbatches
+    stages, microbatches = problem.most_stages, problem.microbatches
     ops = 3 * stages * microbatches
     shown = f"{stages} stages × {microbatches} microbatches = {ops} ops"
     return [

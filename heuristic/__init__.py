@@ -9,9 +9,9 @@ from heuristic.catalog import (
     best_per_placement,
     build,
     candidates,
-    construct,
     feasible_placements,
 )
+from heuristic.partition import Candidate, Cut, Partition, construct, partition
 from heuristic.planner import QUICK, THOROUGH, improvements
 
 __all__ = [
@@ -21,6 +21,9 @@ __all__ = [
     "THOROUGH",
     "Builder",
     "Built",
+    "Candidate",
+    "Cut",
+    "Partition",
     "Refused",
     "best_per_placement",
     "build",
@@ -28,4 +31,5 @@ __all__ = [
     "construct",
     "feasible_placements",
     "improvements",
+    "partition",
 ]

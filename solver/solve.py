@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from heuristic import Built, best_per_placement
+from heuristic import Built, best_per_placement, partition
 from solver.bounds import lower_bound
 from solver.portfolio import PARTS
 from solver.search import Event, Lane, OnIncumbent, Part, Search
@@ -42,6 +42,8 @@ def solve(
 ) -> Plan:
     """Return the best legal plan found, with a proven bound.
 
+    Open layers are cut in stages first, as ``heuristic.partition`` does; plan and bound are those of the cut.
+
     The time limit counts from the call. The constructive plan and the analytic bound come first, whatever the limit;
     parts then have what is left of it.
 
@@ -67,6 +69,8 @@ def solve(
         If the named method has no legal plan; it names methods that have.
     """
     began_s, options = time.monotonic(), options or Options()
+    if problem.open_layers is not None:
+        return _cut_and_solve(problem, options, warm_start, on_incumbent, cancel)
     search = Search(
         problem,
         [_lane(problem, built) for built in best_per_placement(_constructive(problem))],
@@ -86,6 +90,32 @@ def solve(
                 if search.goes_on(lane):
                     part(search, lane)
     return search.answer
+
+
+def _cut_and_solve(
+    problem: Problem,
+    options: Options,
+    warm_start: Plan | None,
+    on_incumbent: OnIncumbent | None,
+    cancel: Event | Callable[[], bool] | None,
+) -> Plan:
+    """Solve the best cut of the open layers, and give its plans as answers to the problem that left them open."""
+    began_s = time.monotonic()
+    cut = partition(_constructive(problem)).best
+
+    def report(plan: Plan, bound_ms: float) -> None:
+        if on_incumbent is not None:
+            on_incumbent(plan.answering(problem, cut.starts), bound_ms)
+
+    limit_s = problem.time_limit_s if options.time_limit_s is None else options.time_limit_s
+    plan = solve(
+        problem.cut(cut.starts, cut.placement),
+        options=replace(options, time_limit_s=max(0.0, limit_s - (time.monotonic() - began_s))),
+        warm_start=warm_start,
+        on_incumbent=report,
+        cancel=cancel,
+    )
+    return plan.answering(problem, cut.starts)
 
 
 def _constructive(problem: Problem) -> Problem:

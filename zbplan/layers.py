@@ -108,6 +108,7 @@ class Layers(Record):
         return {"stages": len(stages), **fields}
 
     def splits(self) -> list[bool]:
+        """Return, per layer, whether B and W may run apart."""
         return self.splittable if isinstance(self.splittable, list) else [self.splittable] * self.count
 
     def _checked(self, starts: Sequence[int]) -> list[int]:

@@ -1,6 +1,7 @@
 """The cut of a model's layers in stages."""
 
+from heuristic.partition.constructive import construct
 from heuristic.partition.judge import Cut
 from heuristic.partition.partition import Candidate, Partition, partition
 
-__all__ = ["Candidate", "Cut", "Partition", "partition"]
+__all__ = ["Candidate", "Cut", "Partition", "construct", "partition"]

@@ -127,7 +127,8 @@ def order(weights: Weights, cuts: IntArray, ramp: float = 0.0) -> IntArray:
 
 
 def _best(weights: Weights, cuts: Sequence[IntArray], ramp: float) -> IntArray:
-    return cuts[order(weights, np.stack(cuts), ramp)[0]]
+    chosen: IntArray = cuts[order(weights, np.stack(cuts), ramp)[0]]
+    return chosen
 
 
 def _shaken(weights: Weights, starts: IntArray, draw: random.Random) -> IntArray:

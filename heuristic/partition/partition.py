@@ -43,7 +43,9 @@ class Partition:
         return min((each.best for each in self.candidates if each.best is not None), key=_iteration_ms)
 
 
-def partition(problem: Problem, *, placements: Sequence[Placement] | None = None, effort: int = QUICK) -> Partition:
+def partition(
+    problem: Problem, *, placements: Sequence[Placement] | None = None, effort: int = QUICK, exact: bool = False
+) -> Partition:
     """Return the best cuts of a problem's open layers that are found.
 
     Parameters
@@ -52,6 +54,8 @@ def partition(problem: Problem, *, placements: Sequence[Placement] | None = None
         Those of the problem's placements to cut for; None takes all.
     effort
         Ops that the planner may schedule for each cut.
+    exact
+        True plans every cut that may be the best one, instead of moving boundaries of good ones.
 
     Raises
     ------
@@ -59,10 +63,13 @@ def partition(problem: Problem, *, placements: Sequence[Placement] | None = None
         If no cut that was found fits into memory; it says what would be enough for one of them.
     MethodError
         If the named method has no plan for any of the placements.
+    InvalidInputError
+        If there are no layers to cut, or too many cuts for an exact search.
     """
     searches = [Search(problem, placement, effort=effort) for placement in placements or problem.placements]
     for search in sorted(searches, key=lambda search: search.best_ms):
-        search.improve(min(other.best_ms for other in searches))
+        goal_ms = min(other.best_ms for other in searches)
+        search.exhaust(goal_ms) if exact else search.improve(goal_ms)
     if all(search.best is None for search in searches):
         raise _refusal(searches)
     placed = [Candidate(each.judge.placement, each.best, each.even, each.shorter) for each in searches]

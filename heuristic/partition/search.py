@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from heuristic.partition.balance import balanced, order, slides
+from heuristic.partition.exhaustive import every_cut
 from heuristic.partition.judge import Cut, Judge, Rescheduler
-from heuristic.partition.weights import TICKS_PER_MS, Weights
+from heuristic.partition.weights import TICKS_PER_MS, FloatArray, Weights
 from zbplan.instance import IntArray
 from zbplan.layers import even_starts, shorter_ends
 from zbplan.placement import Placement
@@ -65,12 +66,33 @@ class Search:
                 return
             self.best = better
 
+    def exhaust(self, goal_ms: float) -> None:
+        """Plan every cut that fits into memory and may reach a goal.
+
+        Raises
+        ------
+        InvalidInputError
+            If there are too many cuts.
+        """
+        cuts = self._reaching(every_cut(self.weights.layers, self.weights.stages), goal_ms)
+        for starts in cuts[order(self.weights, cuts)]:
+            if self._least_ms(starts[None])[0] >= min(goal_ms, self.best_ms):
+                return
+            self.best = self.judge.best([starts, *([] if self.best is None else [self.best.starts])])
+
     def _promising(self, cut: Cut, goal_ms: float) -> list[IntArray]:
         """Return the cuts near one that fit into memory and may reach a goal, the more promising first."""
-        near = slides(self.weights, np.array(cut.starts))
-        near = near[self.weights.missing(near).max(axis=1) == 0]
-        least_ms = self.weights.work(near).max(axis=1) / TICKS_PER_MS * self.problem.microbatches
-        near = near[least_ms < goal_ms]
+        near = self._reaching(slides(self.weights, np.array(cut.starts)), goal_ms)
         near = near[order(self.weights, near, self.ramps[0])]
         new = [starts for starts in near if not self.judge.knows(starts)][:LOOKED_AT]
         return sorted(new, key=Rescheduler(cut, self.problem).iteration_ms)[:PLANNED]
+
+    def _reaching(self, cuts: IntArray, goal_ms: float) -> IntArray:
+        fits = self.weights.missing(cuts).max(axis=1) == 0
+        found: IntArray = cuts[fits & (self._least_ms(cuts) < goal_ms)]
+        return found
+
+    def _least_ms(self, cuts: IntArray) -> FloatArray:
+        """Return what the busiest device works: no plan takes less."""
+        least_ms: FloatArray = self.weights.work(cuts).max(axis=1) / TICKS_PER_MS * self.problem.microbatches
+        return least_ms

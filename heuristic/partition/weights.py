@@ -73,23 +73,23 @@ class Weights:
         limits = problem.cut(starts, placement).limits(placement)
         if limits is None:
             return self
-        own = sum(self._own(*self.stages_from(np.array([starts])))) if self.beside else np.zeros((1, 1))
-        return replace(self, room=np.array(limits) - own[0])
+        static, peak = self._own(*self.stages_from(np.array([starts])))
+        return replace(self, room=np.array(limits) - (static + peak)[0] if self.beside else np.array(limits))
 
     @property
     def layers(self) -> int:
         """Number of layers."""
-        return self.peaks.shape[1]
+        return int(self.peaks.shape[1])
 
     @property
     def devices(self) -> int:
         """Number of devices."""
-        return self.stages_of.shape[0]
+        return int(self.stages_of.shape[0])
 
     @property
     def chunks(self) -> int:
         """Stages per device."""
-        return self.stages_of.shape[1]
+        return int(self.stages_of.shape[1])
 
     @property
     def stages(self) -> int:

@@ -1,0 +1,30 @@
+"""Constructive: the best constructive plan of any problem, its layers cut first where it leaves them open."""
+
+from __future__ import annotations
+
+from heuristic import catalog
+from heuristic.partition.partition import partition
+from heuristic.planner import QUICK
+from zbplan.plan import Plan
+from zbplan.problem import Problem
+
+
+def construct(problem: Problem, *, effort: int = QUICK) -> Plan:
+    """Return the best legal constructive plan by the objective, or that of the named schedule asked for.
+
+    Parameters
+    ----------
+    effort
+        Ops that the planner may schedule, per placement; no more than ``QUICK`` for a cut that is only tried.
+
+    Raises
+    ------
+    InfeasibleError
+        If no placement, or no cut that was found, has a plan that fits into memory.
+    MethodError
+        If the named schedule has no legal plan.
+    """
+    if problem.open_layers is None:
+        return catalog.construct(problem, effort=effort)
+    cut = partition(problem, effort=min(effort, QUICK)).best
+    return catalog.construct(cut.problem, effort=effort).answering(problem, cut.starts)

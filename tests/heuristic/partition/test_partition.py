@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+
+from heuristic import construct, partition
+from heuristic.catalog import construct as construct_staged
+from heuristic.partition.exhaustive import every_cut
+from tests.heuristic.partition.layered import layered, open_problems, uneven
+from zbplan.errors import InfeasibleError
+from zbplan.placement import stages_in
+from zbplan.plan import Plan
+from zbplan.problem import Problem
+from zbplan.validate import validate
+
+FEW = 5_000
+"""Ops to schedule for a cut, so that many cuts take seconds."""
+
+
+def brute_force(problem: Problem) -> float:
+    """Return the least iteration over all cuts and placements; infinity if none fits into memory."""
+    assert problem.open_layers is not None
+    best_ms = float("inf")
+    for placement in problem.placements:
+        for starts in every_cut(problem.open_layers.count, stages_in(placement)).tolist():
+            try:
+                plan = construct_staged(problem.cut(starts, placement), effort=FEW)
+            except InfeasibleError:
+                continue
+            best_ms = min(best_ms, plan.metrics.iteration_ms)
+    return best_ms
+
+
+@settings(deadline=None, max_examples=20)
+@given(open_problems())
+def test_every_cut_has_a_legal_plan_or_no_cut_fits_into_memory(problem: Problem) -> None:
+    try:
+        plan = construct(problem, effort=FEW)
+    except InfeasibleError:
+        assert brute_force(problem) == float("inf")
+        return
+    assert validate(plan) == []
+    assert Plan.parse_json(plan.to_json()) == plan
+    assert plan.key == problem.key
+    assert plan.requires.starts is not None
+    assert plan.requires.stages == len(plan.requires.starts)
+
+
+@settings(deadline=None, max_examples=15)
+@given(open_problems())
+def test_no_cut_is_worse_than_the_usual_ones_and_the_same_problem_has_the_same_cut(problem: Problem) -> None:
+    try:
+        found = partition(problem, effort=FEW)
+    except InfeasibleError:
+        return
+    for candidate in found.candidates:
+        for usual in (candidate.even, candidate.shorter):
+            if usual is not None:
+                assert candidate.best is not None
+                assert candidate.best.iteration_ms <= usual.iteration_ms
+    again = partition(Problem.parse(problem.canonical), effort=FEW).best
+    assert (again.placement, again.starts) == (found.best.placement, found.best.starts)
+
+
+@settings(deadline=None, max_examples=15)
+@given(open_problems(max_layers=6))
+def test_an_exact_search_agrees_with_brute_force(problem: Problem) -> None:
+    best_ms = brute_force(problem)
+    if best_ms == float("inf"):
+        with pytest.raises(InfeasibleError):
+            partition(problem, effort=FEW, exact=True)
+        return
+    assert partition(problem, effort=FEW, exact=True).best.iteration_ms == best_ms
+    assert partition(problem, effort=FEW).best.iteration_ms >= best_ms
+
+
+def test_the_uneven_model_comes_near_its_work_spread_over_all_devices() -> None:
+    """As it stands its last stage takes 3623.7 ms; with room for 2p microbatches the ramps need no time at all."""
+    problem = Problem.parse(uneven(8))
+    assert problem.open_layers is not None
+    work_ms = sum(sum(problem.open_layers.per_layer(name)) for name in ("t_f_ms", "t_b_ms", "t_w_ms"))
+    plan = construct(problem)
+    assert validate(plan) == []
+    assert plan.metrics.iteration_ms <= 1.03 * work_ms * problem.microbatches / problem.devices
+
+
+def test_embedding_and_head_weigh_what_they_weigh() -> None:
+    """The head works as much as two blocks, so the last stage gets two blocks fewer."""
+    work = [0, *[2] * 14, 4]
+    problem = layered({"t_f_ms": work, "t_b_ms": work, "t_w_ms": work}, devices=4, microbatches=16)
+    best = partition(problem, placements=[[[0], [1], [2], [3]]]).best
+    assert [later - start for start, later in pairwise([*best.starts, 16])] == [5, 4, 4, 3]
+    assert best.problem.profile.t_f_ms == [8, 8, 8, 8]
