@@ -40,6 +40,17 @@ FROZEN = {
     "token revoke": ["NAME", "--database-url"],
     "profile": [],
     "estimate": [],
+    "partition": [
+        "PROFILE.json",
+        "--devices",
+        "--microbatches",
+        "--placement",
+        "--memory-limit",
+        "--optimizer",
+        "--exact",
+        "--json",
+        "--output -o",
+    ],
     "fetch": ["URL", "KEY", "--output -o", "--timeout-s"],
 }
 DELEGATED = {

@@ -23,6 +23,7 @@ COMMANDS = (
     "token",
     "profile",
     "estimate",
+    "partition",
     "fetch",
 )
 """The modules that each add a command to ``app``, in the order in which the help lists them."""

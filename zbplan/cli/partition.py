@@ -25,7 +25,9 @@ ProfileFile = Annotated[
 ]
 Limit = Annotated[
     str | None,
-    typer.Option(metavar="BYTES", help="Per device, static memory included: bytes, one for each, or a multiple (1.5x)."),
+    typer.Option(
+        metavar="BYTES", help="Per device, static memory included: bytes, one for each, or a multiple (1.5x)."
+    ),
 ]
 
 
