@@ -43,7 +43,7 @@ def uneven(layers_per_stage: int) -> Problem:
         **UNEVEN,
         "stages": DEVICES,
         "t_comm_ms": 0.473,
-        "layers": {"count": DEVICES * layers_per_stage, **layers},
+        "layers": {"count": DEVICES * layers_per_stage, **columns},
     }
     fields = {"devices": DEVICES, "microbatches": MICROBATCHES, "memory_limit": 19840, "optimizer": "post_validated"}
     return Problem.parse({"profile": profile, **fields})

@@ -12,8 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from heuristic.partition.exhaustive import count_of_cuts, every_cut
 from heuristic.partition.weights import FloatArray, Weights
 from zbplan.instance import IntArray
+
+FEW = 1000
+"""Cuts up to which all are compared."""
 
 SHAKES = 60
 """Descents from shaken cuts."""
@@ -33,8 +37,8 @@ def balanced(weights: Weights, ramp: float = 0.0) -> IntArray:
     ramp
         How many times the largest stage counts as work of the busiest device: uneven stages make a plan wait.
     """
-    if weights.stages == weights.layers:
-        return np.arange(weights.layers)
+    if count_of_cuts(weights.layers, weights.stages) <= FEW:
+        return _best(weights, every_cut(weights.layers, weights.stages), ramp)
     if weights.stages == weights.devices:
         return descend(weights, least_busy(weights), ramp)
     draw = random.Random(0)  # noqa: S311
@@ -126,8 +130,8 @@ def order(weights: Weights, cuts: IntArray, ramp: float = 0.0) -> IntArray:
     return np.lexsort([(parts**2).sum(axis=1), work.max(axis=1) + ramp * largest, weights.missing(cuts).max(axis=1)])
 
 
-def _best(weights: Weights, cuts: Sequence[IntArray], ramp: float) -> IntArray:
-    chosen: IntArray = cuts[order(weights, np.stack(cuts), ramp)[0]]
+def _best(weights: Weights, cuts: Sequence[IntArray] | IntArray, ramp: float) -> IntArray:
+    chosen: IntArray = cuts[order(weights, np.asarray(cuts), ramp)[0]]
     return chosen
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from heuristic.partition.exhaustive import require_few_cuts
 from heuristic.partition.judge import Cut
 from heuristic.partition.search import Search
 from heuristic.planner import QUICK
-from zbplan.errors import InfeasibleError, MethodError
-from zbplan.placement import Placement
+from zbplan.errors import Finding, InfeasibleError, InvalidInputError, MethodError
+from zbplan.placement import Placement, stages_in
 from zbplan.problem import Problem
 
 
@@ -66,7 +67,12 @@ def partition(
     InvalidInputError
         If there are no layers to cut, or too many cuts for an exact search.
     """
-    searches = [Search(problem, placement, effort=effort) for placement in placements or problem.placements]
+    layers, compared = problem.open_layers, placements or problem.placements
+    if layers is None:
+        raise InvalidInputError([Finding("$.placement", f"{problem.placement!r}", "'auto' and a profile with layers")])
+    for placement in compared if exact else ():
+        require_few_cuts(layers.count, stages_in(placement))
+    searches = [Search(problem, placement, effort=effort) for placement in compared]
     for search in sorted(searches, key=lambda search: search.best_ms):
         goal_ms = min(other.best_ms for other in searches)
         search.exhaust(goal_ms) if exact else search.improve(goal_ms)

@@ -51,7 +51,7 @@ def test_the_problem_of_the_best_cut_is_written(tmp_path: Path) -> None:
         "--placement",
         "linear",
         "--memory-limit",
-        "100,200,300,400.5",
+        "800,800,800,800.5",
         "--optimizer",
         "post_validated",
     )
@@ -59,7 +59,7 @@ def test_the_problem_of_the_best_cut_is_written(tmp_path: Path) -> None:
     problem = Problem.read(target)
     assert problem.profile.t_f_ms == [8, 8, 8, 8]
     assert (problem.placement, problem.open_layers) == ([[0], [1], [2], [3]], None)
-    assert (problem.memory_limit, problem.optimizer) == ([100, 200, 300, 400.5], "post_validated")
+    assert (problem.memory_limit, problem.optimizer) == ([800, 800, 800, 800.5], "post_validated")
 
 
 def test_an_exact_search_is_no_worse(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_limit_that_is_too_small_says_what_would_be_enough(tmp_path: Path) -> 
 
 def test_too_many_cuts_for_an_exact_search_are_counted(tmp_path: Path) -> None:
     layers = {**LAYERS, "count": 40, **{name: [1] * 40 for name in ("t_f_ms", "t_b_ms", "t_w_ms")}}
-    arguments = ("--devices", "8", "--microbatches", "8", "--exact")
+    arguments = ("--devices", "8", "--microbatches", "8", "--placement", "linear", "--exact")
     status, _, stderr = partition(tmp_path, *arguments, profile={**PROFILE, "layers": layers})
     assert status == 2
     assert "found 40 layers, which can be cut in 8 stages in 15380937 ways; needed at most 20000 ways" in stderr
