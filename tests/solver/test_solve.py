@@ -183,3 +183,17 @@ def test_a_tenth_of_a_second_is_enough_for_a_legal_plan_with_a_bound() -> None:
     plan = solve(problem.model_copy(update={"time_limit_s": 0.1}))
     assert isinstance(plan, Plan)
     assert 0 < plan.bound.iteration_ms <= plan.metrics.iteration_ms
+
+
+def test_open_layers_are_cut_before_the_solve_and_every_incumbent_says_how() -> None:
+    work = [1, 2, 2, 2, 2, 3]
+    layers = {"count": 6, "t_f_ms": work, "t_b_ms": work, "t_w_ms": work, "m_b_bytes": 1, "m_w_bytes": 1}
+    profile = {"stages": 1, **{name: 1 for name in layers if name != "count"}, "t_comm_ms": 0.5, "layers": layers}
+    asked = Problem.parse({"profile": profile, "devices": 2, "microbatches": 4, "memory_limit": "1x"})
+    seen: list[Plan] = []
+    plan = solve(asked, options=Options(time_limit_s=1), on_incumbent=lambda plan, _: seen.append(plan))
+    assert {each.key for each in (*seen, plan)} == {asked.key}
+    assert validate(plan) == []
+    assert validate(seen[0]) == []
+    assert plan.bound.iteration_ms > 0
+    assert plan.requires.starts is not None

@@ -10,12 +10,12 @@ from heuristic.catalog import construct as construct_staged
 from heuristic.partition.exhaustive import every_cut
 from tests.heuristic.partition.layered import layered, open_problems, uneven
 from zbplan.errors import InfeasibleError
-from zbplan.placement import stages_in
+from zbplan.placement import linear, stages_in
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 from zbplan.validate import validate
 
-FEW = 5_000
+FEW = 1_000
 """Ops to schedule for a cut, so that many cuts take seconds."""
 
 
@@ -33,8 +33,8 @@ def brute_force(problem: Problem) -> float:
     return best_ms
 
 
-@settings(deadline=None, max_examples=20)
-@given(open_problems())
+@settings(deadline=None, max_examples=12)
+@given(open_problems(max_layers=7))
 def test_every_cut_has_a_legal_plan_or_no_cut_fits_into_memory(problem: Problem) -> None:
     try:
         plan = construct(problem, effort=FEW)
@@ -48,8 +48,8 @@ def test_every_cut_has_a_legal_plan_or_no_cut_fits_into_memory(problem: Problem)
     assert plan.requires.stages == len(plan.requires.starts)
 
 
-@settings(deadline=None, max_examples=15)
-@given(open_problems())
+@settings(deadline=None, max_examples=6)
+@given(open_problems(max_layers=7))
 def test_no_cut_is_worse_than_the_usual_ones_and_the_same_problem_has_the_same_cut(problem: Problem) -> None:
     try:
         found = partition(problem, effort=FEW)
@@ -64,8 +64,8 @@ def test_no_cut_is_worse_than_the_usual_ones_and_the_same_problem_has_the_same_c
     assert (again.placement, again.starts) == (found.best.placement, found.best.starts)
 
 
-@settings(deadline=None, max_examples=15)
-@given(open_problems(max_layers=6))
+@settings(deadline=None, max_examples=6)
+@given(open_problems(max_layers=5))
 def test_an_exact_search_agrees_with_brute_force(problem: Problem) -> None:
     best_ms = brute_force(problem)
     if best_ms == float("inf"):
@@ -78,18 +78,18 @@ def test_an_exact_search_agrees_with_brute_force(problem: Problem) -> None:
 
 def test_the_uneven_model_comes_near_its_work_spread_over_all_devices() -> None:
     """As it stands its last stage takes 3623.7 ms; with room for 2p microbatches the ramps need no time at all."""
-    problem = Problem.parse(uneven(8))
+    problem = Problem.parse(uneven(12))
     assert problem.open_layers is not None
     work_ms = sum(sum(problem.open_layers.per_layer(name)) for name in ("t_f_ms", "t_b_ms", "t_w_ms"))
-    plan = construct(problem)
-    assert validate(plan) == []
-    assert plan.metrics.iteration_ms <= 1.03 * work_ms * problem.microbatches / problem.devices
+    best = partition(problem, placements=[linear(8)]).best
+    assert validate(best.built.plan.answering(problem, best.starts)) == []
+    assert best.iteration_ms <= 1.03 * work_ms * problem.microbatches / problem.devices
 
 
 def test_embedding_and_head_weigh_what_they_weigh() -> None:
     """The head works as much as two blocks, so the last stage gets two blocks fewer."""
     work = [0, *[2] * 14, 4]
     problem = layered({"t_f_ms": work, "t_b_ms": work, "t_w_ms": work}, devices=4, microbatches=16)
-    best = partition(problem, placements=[[[0], [1], [2], [3]]]).best
+    best = partition(problem, placements=[linear(4)]).best
     assert [later - start for start, later in pairwise([*best.starts, 16])] == [5, 4, 4, 3]
     assert best.problem.profile.t_f_ms == [8, 8, 8, 8]
