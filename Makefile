@@ -27,6 +27,7 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 bench: .venv/installed
+	$(BIN)/python -m benchmarks.heuristic
 	$(BIN)/python -m benchmarks.runtime_store
 	$(BIN)/python -m benchmarks.emulated_stages
 	$(BIN)/python -m benchmarks.post_validated

@@ -22,7 +22,7 @@ KINDS = np.array([1 << F, 1 << F, 1 << B, 1 << B, 1 << W, 1 << F | 1 << B, 1 << 
 CRITICAL, SPREAD = 80, 15
 """Percent of the changes that begin on the critical path; and that take every n-th microbatch of their range."""
 
-PLACED = -1
+PLACED, NEVER = -1, 1 << 62
 
 
 class _Task(NamedTuple):
@@ -95,60 +95,76 @@ def anneal(instance: Instance, orders: Orders, *, effort: int, heat: float = 0.0
 def _anneal(task: _Task, ops: IntArray, effort: int, heat: int, unit: int, seed: int) -> IntArray:
     """Return the best ops found."""
     random = np.full(1, seed, dtype=np.int64)
-    state = _state(task, ops)
-    best, lowest = ops.copy(), _objective(task, state.start, state.end)
-    current, path, tried, spent = lowest, _critical_path(task, state), ops.copy(), 0
+    state, tried = _state(task, ops), _state(task, ops)
+    best, lowest = ops.copy(), _objective(task, state)
+    current, path, spent = lowest, _critical_path(task, state), 0
     while spent < effort:
-        change = _draw_change(task, state, path, unit, random)
-        moved = _apply(task, state, change, tried)
-        spent += 50 + abs(moved)
-        if moved <= 0:
+        moved, since = _apply(task, state, _draw_change(task, state, path, unit, random), tried.ops)
+        spent += 50 + moved
+        if since >= NEVER:
             continue
-        start, end, position = run_orders(
-            tried, task.offsets, task.duration, task.device_of, task.forward_lag, task.backward_lag, _zeros(task)
-        )
-        spent += len(tried)
-        if (position < task.offsets[1:]).any():
-            continue
-        objective = _objective(task, start, end)
+        timed, complete = _retime(task, state, tried, since)
+        spent += timed
+        objective = _objective(task, tried) if complete else NEVER
         allowed = heat * (effort - min(spent, effort)) // effort * _draw(random, 100) // 100
-        if objective > current + allowed:
-            continue
-        _accept(task, state, tried, start, end)
-        current, path = objective, _critical_path(task, state)
+        if objective <= current + allowed:
+            _accept(task, state, tried)
+            current, path = objective, _critical_path(task, state)
         if current < lowest:
-            best[:], lowest = tried, current
+            best[:], lowest = state.ops, current
     return best
-
-
-@inlined
-def _zeros(task: _Task) -> IntArray:
-    return np.zeros(len(task.room), dtype=np.int64)
 
 
 @kernel
 def _state(task: _Task, ops: IntArray) -> _State:
-    start, end, _ = run_orders(
-        ops, task.offsets, task.duration, task.device_of, task.forward_lag, task.backward_lag, _zeros(task)
+    state = _State(
+        ops.copy(), np.zeros_like(ops), np.zeros_like(ops), np.full((3, task.duration[0].size), -1, dtype=np.int64)
     )
-    state = _State(ops.copy(), start, end, np.full((3, task.duration[0].size), -1, dtype=np.int64))
-    _accept(task, state, ops, start, end)
+    _run(task, state, task.offsets[:-1])
+    _accept(task, state, state)
     return state
 
 
+@inlined
+def _run(task: _Task, state: _State, known: IntArray) -> IntArray:
+    return run_orders(
+        state.ops,
+        task.offsets,
+        task.duration,
+        task.device_of,
+        task.forward_lag,
+        task.backward_lag,
+        np.zeros(len(task.room), dtype=np.int64),
+        known,
+        state.start,
+        state.end,
+    )
+
+
 @kernel
-def _accept(task: _Task, state: _State, ops: IntArray, start: IntArray, end: IntArray) -> None:
-    state.ops[:], state.start[:], state.end[:] = ops, start, end
-    for position, op in enumerate(ops):
+def _retime(task: _Task, state: _State, tried: _State, since: int) -> tuple[int, bool]:
+    """Time the ops that are tried, as before up to a tick; return how many are timed anew, and whether all can run."""
+    known = task.offsets[:-1].copy()
+    for device in range(len(known)):
+        known[device] += np.searchsorted(state.start[task.offsets[device] : task.offsets[device + 1]], since)
+    tried.start[:], tried.end[:] = state.start, state.end
+    position = _run(task, tried, known)
+    return len(state.ops) - int((known - task.offsets[:-1]).sum()), bool((position == task.offsets[1:]).all())
+
+
+@kernel
+def _accept(task: _Task, state: _State, tried: _State) -> None:
+    state.ops[:], state.start[:], state.end[:] = tried.ops, tried.start, tried.end
+    for position, op in enumerate(state.ops):
         kind, cell = divmod(op, task.duration[0].size)
         state.at[B if kind == BW else kind, cell] = position
 
 
 @kernel
-def _objective(task: _Task, start: IntArray, end: IntArray) -> int:
-    longest, earliest, latest = 0, start[0], 0
+def _objective(task: _Task, state: _State) -> int:
+    longest, earliest, latest = 0, state.start[0], 0
     for device in range(len(task.room)):
-        first, last = start[task.offsets[device]], end[task.offsets[device + 1] - 1]
+        first, last = state.start[task.offsets[device]], state.end[task.offsets[device + 1] - 1]
         longest, earliest, latest = max(longest, last - first), min(earliest, first), max(latest, last)
     return int(longest if task.post_validated else latest - earliest)
 
@@ -235,22 +251,28 @@ def _draw_change(task: _Task, state: _State, path: IntArray, unit: int, random: 
 
 
 @kernel
-def _apply(task: _Task, state: _State, change: _Change, tried: IntArray) -> int:
-    """Write changed orders; return how many ops were put in sequence: negative if nothing changed or it cannot be."""
+def _apply(task: _Task, state: _State, change: _Change, tried: IntArray) -> tuple[int, int]:
+    """Write changed orders; return how many ops were put in sequence, and when the first one starts that is new.
+
+    That is NEVER if nothing changes, or if memory has no room.
+    """
     member = _members(task, state, change)
     tried[:] = state.ops
     touched = np.zeros(len(task.room), dtype=np.bool_)
     for stage in range(change.first_stage, change.end_stage):
         touched[task.device_of[stage]] = True
-    moved, differs = 0, False
+    moved, since = 0, NEVER
     for device in np.flatnonzero(touched):
         first, end = task.offsets[device], task.offsets[device + 1]
         sequence = _sorted(task, state, member, change.ticks, first, end)
         moved += len(sequence)
         if not _packed(task, sequence, task.room[device], tried[first:end]):
-            return -moved
-        differs = differs or (tried[first:end] != state.ops[first:end]).any()
-    return moved if differs else -moved
+            return moved, NEVER
+        for at in range(first, end):
+            if tried[at] != state.ops[at]:
+                since = min(since, state.start[at])
+                break
+    return moved, since
 
 
 @kernel

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 
@@ -27,13 +26,19 @@ RUNG = 50_000
 QUICK = 200_000
 """Scheduled ops of an effort that takes about a twentieth of a second."""
 
-THOROUGH = 40_000_000
+THOROUGH = 50_000_000
 """Scheduled ops of an effort that takes up to about ten seconds."""
+
+SEARCH, MOST_SEARCHES = 9_000, 8
+"""Schedules that make a search, after which another one begins anew; and the most searches."""
 
 POLICIES = 0.3
 """Part of the effort that goes into policies; the rest anneals."""
 
 GROUPS = 6
+CYCLES = 4
+"""How many times a long search goes back from annealing to policies, which then also start from annealed orders."""
+
 RANDOM_PART, APART = 0.25, 0.6
 """Parts of the tries: until then policies are random; until then groups develop apart."""
 
@@ -46,10 +51,10 @@ OVERHEAD = 500
 CONTENDERS = (1, 2, 4, 8)
 """How many orders may begin to be annealed; half of them go on each time."""
 
-HEATS = (0.1, 0.03, 0.0)
+HEATS = (0.1, 0.03)
 """What annealing starts from, one call after the other, in mean durations of an op."""
 
-CALL = 1_000
+CALL = 10_000
 """Tries of one call of annealing if every one of them times all ops."""
 
 CHEAPER = 16
@@ -72,15 +77,18 @@ def improvements(
     stop
         Asked between tries whether to end; without starts at least one try is made.
     """
-    search, floor = _Search(instance, starts), least_work(instance)
-    tries = chain(search.policies(int(POLICIES * effort)), search.annealing(int((1 - POLICIES) * effort * CHEAPER)))
-    while search.best > floor and not (search.best < UNLIMITED and stop()):
-        try:
-            orders = next(tries)
-        except StopIteration:
-            return
-        if orders is not None:
-            yield orders
+    floor = least_work(instance)
+    best = min((iteration(instance, orders) for orders in starts), default=UNLIMITED)
+    searches = min(MOST_SEARCHES, max(1, effort // (SEARCH * int(instance.duration[:3].size))))
+    for seed in range(searches):
+        tries = _Search(instance, starts, seed).tries(effort // searches)
+        while best > floor and not (best < UNLIMITED and stop()):
+            objective, orders = next(tries, (UNLIMITED, None))
+            if orders is None:
+                break
+            if objective < best:
+                best = objective
+                yield orders
 
 
 def least_work(instance: Instance) -> int:
@@ -89,6 +97,10 @@ def least_work(instance: Instance) -> int:
     apart = np.where(instance.splittable[:, None], duration[B] + duration[W], duration[BW])
     work = (duration[F] + np.minimum(apart, duration[BW])).sum(axis=1)
     return max(int(work[list(stages)].sum()) for stages in instance.stages_of)
+
+
+_Judged = tuple[int, int, Orders]
+"""Objective, a serial number that breaks ties, and orders."""
 
 
 @dataclass
@@ -109,28 +121,32 @@ class _Group:
 class _Search:
     """Groups of policies and how the next one comes about, and the best orders of all."""
 
-    def __init__(self, instance: Instance, starts: Sequence[Orders]) -> None:
+    def __init__(self, instance: Instance, starts: Sequence[Orders], seed: int) -> None:
         self.instance = instance
         self.task: Task = task_of(instance)
-        self.variation = Variation(instance)
+        self.variation = Variation(instance, seed)
         self.groups = [_Group(size=6) for _ in range(GROUPS)]
-        self.best = UNLIMITED
         self.serial = 0
-        self.contenders: list[tuple[int, int, Orders]] = []
+        self.contenders: list[_Judged] = []
         self.blocks = []
         self.waiting: list[Policy] = []
         for orders in starts:
             like = self.variation.like(simulate(instance, orders))
-            objective = iteration(instance, orders)
-            self.best = min(self.best, objective)
-            self._compete(objective, orders)
+            self._compete(iteration(instance, orders), orders)
             self.blocks.append(self.variation.block_of(like))
             self.waiting.append(like)
         for block in self.blocks[:REPEATED]:
             self.waiting.extend(self.variation.repeating(block))
 
-    def policies(self, effort: int) -> Iterator[Orders | None]:
-        """Schedule one policy after the other; yield the orders where they are the best so far, else None."""
+    def tries(self, effort: int) -> Iterator[tuple[int, Orders]]:
+        """Try policies and anneal in turn; yield every objective with its orders."""
+        cycles = CYCLES if effort >= CYCLES * QUICK else 1
+        for _ in range(cycles):
+            yield from self._policies(int(POLICIES * effort / cycles))
+            yield from self._annealing(int((1 - POLICIES) * CHEAPER * effort / cycles))
+
+    def _policies(self, effort: int) -> Iterator[tuple[int, Orders]]:
+        """Schedule one policy after the other."""
         steps = max(2, effort // (int(self.instance.duration[:3].size) + OVERHEAD))
         for step in range(steps):
             if step >= APART * steps and len(self.groups) > 1:
@@ -141,10 +157,10 @@ class _Search:
             objective = iteration(self.instance, orders)
             group.offer(objective, self.serial, policy)
             self._compete(objective, orders)
-            yield orders if self._is_best(objective) else None
+            yield objective, orders
 
-    def annealing(self, effort: int) -> Iterator[Orders | None]:
-        """Anneal the contenders, fewer in every round; yield as ``policies`` does."""
+    def _annealing(self, effort: int) -> Iterator[tuple[int, Orders]]:
+        """Anneal the contenders, fewer in every round."""
         ops = sum(len(orders.ops) for _, _, orders in self.contenders[:1])
         calls = effort // max(1, CALL * ops)
         count = max((count for count in CONTENDERS if count * count.bit_length() <= calls), default=1)
@@ -155,16 +171,17 @@ class _Search:
                 yield from self._annealed(orders, effort // (rounds * count))
             count //= 2
 
-    def _annealed(self, orders: Orders, effort: int) -> Iterator[Orders | None]:
+    def _annealed(self, orders: Orders, effort: int) -> Iterator[tuple[int, Orders]]:
         """Anneal orders again and again, from the best that came of them, which then compete with others."""
         calls = max(1, effort // (CALL * len(orders.ops)))
         for call in range(calls):
-            heat = HEATS[call % len(HEATS)] if calls > 1 else HEATS[-1]
+            heat = HEATS[call % len(HEATS)] if effort > CALL * len(orders.ops) else 0.0
             orders = anneal(self.instance, orders, effort=effort // calls, heat=heat, seed=self.serial + 1)
             objective = iteration(self.instance, orders)
             self.serial += 1
-            yield orders if self._is_best(objective) else None
-        self._compete(iteration(self.instance, orders), orders)
+            yield objective, orders
+        self._compete(objective, orders)
+        self.groups[0].offer(objective, self.serial, self.variation.like(simulate(self.instance, orders)))
 
     def _compete(self, objective: int, orders: Orders) -> None:
         """Let orders be a contender if they are among the best and no other ones are equally good."""
@@ -174,15 +191,9 @@ class _Search:
             self.contenders.sort(key=lambda contender: contender[:2])
             del self.contenders[max(CONTENDERS) :]
 
-    def _is_best(self, objective: int) -> bool:
-        """Return whether an objective is the best so far, and remember it then."""
-        best = objective < self.best
-        self.best = min(self.best, objective)
-        return best
-
     def _next(self, group: _Group, part: float) -> Policy:
         draw = self.variation.random
-        if self.best >= UNLIMITED:
+        if not self.contenders:
             return self.variation.plain()
         if self.waiting:
             return self.waiting.pop(0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zbplan.errors import DeadlockError
-from zbplan.instance import BW, B, F, Instance, IntArray, Orders
+from zbplan.instance import BW, B, F, Instance, IntArray, Orders, W
 from zbplan.jit import COMPILED, kernel
 
 
@@ -89,7 +89,8 @@ def simulate(instance: Instance, orders: Orders, release: IntArray | None = None
 
 
 def _simulate_compiled(instance: Instance, orders: Orders, release: IntArray) -> Schedule:
-    start, end, position = run_orders(
+    start, end = np.zeros_like(orders.ops), np.zeros_like(orders.ops)
+    position = run_orders(
         orders.ops,
         orders.offsets,
         instance.duration,
@@ -97,6 +98,9 @@ def _simulate_compiled(instance: Instance, orders: Orders, release: IntArray) ->
         instance.forward_lag,
         instance.backward_lag,
         release,
+        orders.offsets[:-1],
+        start,
+        end,
     )
     _refuse_deadlock(instance, orders, position)
     return Schedule(orders, start, end)
@@ -111,8 +115,15 @@ def run_orders(
     forward_lag: IntArray,
     backward_lag: IntArray,
     release: IntArray,
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Return start, end and the position up to which each device ran; positions short of the end are a deadlock."""
+    known: IntArray,
+    start: IntArray,
+    end: IntArray,
+) -> IntArray:
+    """Write the start and end of each op from the known positions on; return the position up to which a device ran.
+
+    A position short of the end is a deadlock. An op that starts earlier than every op that is new cannot change its
+    times: a search that changes orders late need not run them from the beginning.
+    """
     # In one piece: handing the arrays to an inlined part made it 6 times slower (24,576 ops in 1.6 ms, not 0.25).
     _, stages, microbatches = duration.shape
     devices = len(offsets) - 1
@@ -120,10 +131,17 @@ def run_orders(
     f_end = np.full(cells, UNKNOWN, dtype=np.int64)
     b_end = np.full(cells, UNKNOWN, dtype=np.int64)
     flat = duration.ravel()
-    start = np.zeros(len(ops), dtype=np.int64)
-    end = np.zeros(len(ops), dtype=np.int64)
-    position = offsets[:-1].copy()
+    position = known.copy()
     free = release.copy()
+    for device in range(devices):
+        for at in range(offsets[device], known[device]):
+            kind = ops[at] // cells
+            if kind == F:
+                f_end[ops[at] % cells] = end[at]
+            elif kind != W:
+                b_end[ops[at] % cells] = end[at]
+        if known[device] > offsets[device]:
+            free[device] = end[known[device] - 1]
     queue = np.arange(devices - 1, -1, -1)
     queued = np.ones(devices, dtype=np.bool_)
     length = devices
@@ -176,7 +194,7 @@ def run_orders(
                 queue[length] = neighbour
                 queued[neighbour] = True
                 length += 1
-    return start, end, position
+    return position
 
 
 def simulate_reference(instance: Instance, orders: Orders, release: IntArray | None = None) -> Schedule:

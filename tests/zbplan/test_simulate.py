@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from tests.strategies import problems, random_orders
 from zbplan.errors import DeadlockError
 from zbplan.instance import BW, B, F, Orders, W
 from zbplan.problem import Problem
-from zbplan.simulate import inputs, measure, memory_curve, simulate, simulate_reference
+from zbplan.simulate import inputs, measure, memory_curve, run_orders, simulate, simulate_reference
 
 ALL = ("linear", "v", "interleaved")
 
@@ -92,3 +94,21 @@ def test_deadlock_names_where_each_device_stands() -> None:
     for run in (simulate, simulate_reference):
         with pytest.raises(DeadlockError, match=r"device 1 waits to run B\(stage 1, microbatch 0\)"):
             run(instance, orders)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(placements=ALL, limited=False), st.integers(0, 2**32), st.floats(0, 1))
+def test_ops_before_a_change_need_not_be_timed_again(problem: Problem, seed: int, part: float) -> None:
+    instance = problem.instance()
+    orders = random_orders(instance, seed)
+    whole = simulate(instance, orders)
+    since = int(part * int(whole.end.max()))
+    known = [int(np.searchsorted(whole.start[a:b], since)) + a for a, b in pairwise(orders.offsets.tolist())]
+    start, end = whole.start.copy(), whole.end.copy()
+    for device, at in enumerate(known):
+        start[at : orders.offsets[device + 1]] = end[at : orders.offsets[device + 1]] = -1
+    lags = (instance.device_of, instance.forward_lag, instance.backward_lag, np.zeros(instance.devices, dtype=np.int64))
+    position = run_orders(orders.ops, orders.offsets, instance.duration, *lags, np.array(known), start, end)
+    np.testing.assert_array_equal(position, orders.offsets[1:])
+    np.testing.assert_array_equal(start, whole.start)
+    np.testing.assert_array_equal(end, whole.end)
