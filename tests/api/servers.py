@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +32,7 @@ from api.settings import Settings
 serve(Settings.parse_json(sys.argv[1]))
 """
 
-WORK = """
-import sys
-from api.settings import Settings
-from api.worker import work
-work(Settings.parse_json(sys.argv[1]))
-"""
+WORKER = (str(Path(sys.executable).with_name("zbplan")), "worker")
 
 _unlike = itertools.count(1)
 
@@ -113,26 +108,28 @@ class Server:
 def running(folder: Path, **settings: Any) -> Iterator[Server]:
     """Run a service whose store is in a folder, with the solver of ``tests.api.solves``."""
     chosen = {"port": 0, "database_url": f"sqlite:///{folder / DATABASE}", **settings}
-    with _process(SERVE, folder, chosen, announcing="zbplan: listening on http://") as (process, line):
+    command = [sys.executable, "-c", SERVE, json.dumps({**FOR_TESTS, **chosen})]
+    with _process(command, folder, {}, announcing="zbplan: listening on http://") as (process, line):
         yield Server(process, line.split()[-1], folder)
 
 
 @contextmanager
 def working(folder: Path, **settings: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run a worker with the solver of ``tests.api.solves``."""
-    with _process(WORK, folder, {"solving": "workers", **settings}, announcing="zbplan: ") as (process, _):
+    """Run ``zbplan worker`` as it is, with the solver of ``tests.api.solves``."""
+    environment = {f"ZBPLAN_{name.upper()}": str(value) for name, value in {**FOR_TESTS, **settings}.items()}
+    with _process(WORKER, folder, environment, announcing="zbplan: ") as (process, _):
         yield process
 
 
 @contextmanager
 def _process(
-    script: str, folder: Path, settings: dict[str, Any], announcing: str
+    command: Sequence[str], folder: Path, environment: dict[str, str], announcing: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with (folder / "log.txt").open("a") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", script, json.dumps({**FOR_TESTS, **settings})],
+            command,
             cwd=ROOT,
-            env={**os.environ, "ZBPLAN_TEST_FOLDER": str(folder)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "ZBPLAN_TEST_FOLDER": str(folder), **environment},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
