@@ -124,19 +124,20 @@ class Claims:
         with self._database.write() as connection:
             requeue(connection, self._queue, claim.key, _give_back(claim).values(attempts=ProblemRow.attempts - 1))
 
-    def reap(self) -> None:
-        """Queue again what was claimed by those who no longer renew their leases."""
+    def reap(self) -> list[str]:
+        """Queue again what was claimed by those who no longer renew their leases; return the keys."""
         left = select(ProblemRow.key, ProblemRow.claim, ProblemRow.time_limit_s)
         left = left.where(ProblemRow.status == "solving", ProblemRow.leased_until_s < EpochSeconds())
         with self._database.read() as connection:
             claims = [Claim(key, str(token), limit_s) for key, token, limit_s in connection.execute(left)]
-        for claim in claims:
-            with self._database.write() as connection:
-                late = ProblemRow.leased_until_s < EpochSeconds()
-                again = _give_back(claim).where(late, ProblemRow.attempts < OWNERS)
-                if not requeue(connection, self._queue, claim.key, again):
-                    failed = _end(claim, "failed").values(error=LEFT_BEHIND.to_bytes())
-                    change(connection, failed.where(late))
+        return [claim.key for claim in claims if self._take_away(claim)]
+
+    def _take_away(self, claim: Claim) -> bool:
+        late = ProblemRow.leased_until_s < EpochSeconds()
+        again = _give_back(claim).where(late, ProblemRow.attempts < OWNERS)
+        failed = _end(claim, "failed").values(error=LEFT_BEHIND.to_bytes()).where(late)
+        with self._database.write() as connection:
+            return requeue(connection, self._queue, claim.key, again) or change(connection, failed)
 
 
 def _improve(connection: Connection, claim: Claim, plan: Plan) -> None:

@@ -11,9 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from api.claims import Claim, Claims
+from api.database import OUT_OF_ORDER
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +68,13 @@ class Leases:
                 await self._renew()
                 # After an outage of the store all leases have run out, and their holders need time to renew them.
                 if clock.time() - well_since > self._lease_s:
-                    await asyncio.to_thread(self._claims.reap)
+                    for key in await asyncio.to_thread(self._claims.reap):
+                        logger.warning("whoever solved %s is gone", key)
                 await self._sweep()
-            except SQLAlchemyError as error:
+            except Exception as error:
+                # Whatever it is, this beat must not be the last one: leases would run out in silence.
                 well_since = clock.time()
-                logger.warning("the store cannot be used: %s", error)
+                logger.warning("a beat failed: %s", error, exc_info=not isinstance(error, OUT_OF_ORDER))
 
     async def _renew(self) -> None:
         held = list(self._held)

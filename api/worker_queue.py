@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from procrastinate import App, SyncPsycopgConnector
-from procrastinate.exceptions import AlreadyEnqueued
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
 from procrastinate.schema import SchemaManager
 from psycopg import Connection as Psycopg
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import OperationalError
 
 QUEUE = "zbplan"
 TASK = "zbplan.solve"
@@ -34,8 +35,12 @@ class WorkerQueue:
     def put(self, connection: Connection, key: str) -> None:
         """Queue a problem, unless it waits already."""
         job = self._app.configure_task(TASK, queue=QUEUE, queueing_lock=key, connection=_psycopg(connection))
-        with suppress(AlreadyEnqueued), connection.begin_nested():
-            job.defer(key=key)
+        try:
+            with suppress(AlreadyEnqueued), connection.begin_nested():
+                job.defer(key=key)
+        except ConnectorException as error:
+            # The store's own connection failed, and whoever uses the store knows what that means.
+            raise OperationalError(f"put {key}", None, error.__cause__ or error) from error
 
     def forgotten(self, connection: Connection) -> list[str]:
         """Return the keys of queued problems for which no job waits: their worker died before it claimed them."""

@@ -93,7 +93,7 @@ def test_lease_that_runs_out_is_taken_up_and_its_holder_can_change_nothing(store
     late, kept = claimed(claims, new, lease_s=-1), claimed(claims, added(store, asked()))
     assert claims.renew([late, kept], -1) == {late, kept}
     assert claims.renew([kept], 60) == {kept}
-    claims.reap()
+    assert claims.reap() == [new.key]
     assert store.queued() == [new.key]
     second = claimed(claims, new)
     before = job(store, new)
