@@ -18,6 +18,7 @@ import runtime_client
 from benchmarks.profiling_worker import BENCHMARK_GPT, alone_on_a_core
 from profiler import Options, gpt, measure
 from profiler.memory import StorageMeter
+from runtime_client.transfer_memory import peak_bytes
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 from zbplan.profile import Profile
@@ -33,7 +34,7 @@ def plan_of(profile: Profile, method: str) -> Plan:
     return heuristic.construct(Problem.parse({**problem, "method": method}))
 
 
-def peak_bytes(plan: Plan, rank: int) -> int:
+def measured_bytes(plan: Plan, rank: int) -> int:
     """Return the most bytes of activations and their gradients that the last of a few steps held at once."""
     count = plan.requires.stages
     module = gpt.staged_model(BENCHMARK_GPT, count).build(rank)
@@ -58,7 +59,11 @@ def main(folder: Path) -> None:
     found = {}
     for method in METHODS:
         plan = plan_of(profile, method)
-        found[method] = {"measured": peak_bytes(plan, rank), "planned": plan.metrics.peak_bytes[rank] - static}
+        found[method] = {
+            "measured": measured_bytes(plan, rank),
+            "planned": plan.metrics.peak_bytes[rank] - static,
+            "with_transfers": peak_bytes(plan)[rank] - static,
+        }
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 

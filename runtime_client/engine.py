@@ -153,6 +153,10 @@ class PlanEngine(_PipelineScheduleRuntime):
         if stage.is_last and target_mbs is not None:
             with self._around_named(Action("LOSS", stage.stage_index, mb_index)):
                 self._loss_of[mb_index] = self._loss_fn(output, target_mbs[mb_index], **(loss_kwargs or {}))
+            if mb_index in stage.fwd_cache:
+                # The backward starts from the loss; torch would keep the output until its end all the same.
+                _, inputs = stage.fwd_cache[mb_index]
+                stage.fwd_cache[mb_index] = ((), inputs)
 
     def _maybe_get_loss(self, stage: Any, mb_index: int) -> Tensor | None:
         if not stage.is_last:

@@ -7,7 +7,7 @@ deadlock even if every send blocked at once, so a wait for an old one can only e
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch.distributed as dist
@@ -20,6 +20,9 @@ UNDER_WAY = {"SEND_F": 4, "SEND_B": 2}
 """Sends of one stage under way at most. What F made lives until B anyway; what B made lives only to be sent."""
 
 Works = list[dist.Work]
+UnderWay = dict[int, Works]
+"""Sends by microbatch, in the order in which they were posted."""
+
 Signature = tuple[tuple[tuple[int, ...], object], ...]
 
 
@@ -27,7 +30,7 @@ class Links:
     """Sends and receives of one rank."""
 
     def __init__(self) -> None:
-        self._sends: dict[tuple[str, int], deque[Works]] = defaultdict(deque)
+        self._sends: dict[tuple[str, int], UnderWay] = defaultdict(dict)
         self._receives: dict[Action, Works] = {}
         self._signatures: dict[tuple[str, int], Signature] = {}
 
@@ -42,17 +45,25 @@ class Links:
         self._check_signature(action, [op.tensor for op in ops])
         posted = self._sends[action.kind, action.stage]
         while len(posted) >= UNDER_WAY[action.kind]:
-            _wait(posted.popleft())
+            _wait(posted.pop(next(iter(posted))))
         # Back ends send memory as it lies, and gloo refuses what has gaps or another order.
-        posted.append([dist.isend(op.tensor.contiguous(), group=op.group, group_dst=op.group_peer) for op in ops])
+        tensors = [op.tensor.contiguous() for op in ops]
+        posted[action.microbatch] = [
+            dist.isend(tensor, group=op.group, group_dst=op.group_peer) for tensor, op in zip(tensors, ops, strict=True)
+        ]
 
     def receive(self, action: Action, ops: Sequence[dist.P2POp]) -> None:
         """Post the buffers of a receive."""
         self._receives[action] = [dist.irecv(op.tensor, group=op.group, group_src=op.group_peer) for op in ops]
 
     def arrived(self, action: Action) -> None:
-        """Wait until a receive that was posted is over."""
+        """Wait until a receive that was posted is over.
+
+        A gradient tells that the tensor which it belongs to was received long ago: the send lets go of that.
+        """
         _wait(self._receives.pop(action))
+        if action.kind == "RECV_B":
+            _wait(self._sends["SEND_F", action.stage].pop(action.microbatch, []))
 
     def expects(self, action: Action) -> bool:
         """Tell whether a receive was posted and not waited for."""
@@ -62,7 +73,7 @@ class Links:
         """Wait for all sends."""
         for posted in self._sends.values():
             while posted:
-                _wait(posted.popleft())
+                _wait(posted.pop(next(iter(posted))))
 
     def forget(self) -> None:
         """Drop what a step that failed has left."""

@@ -95,10 +95,24 @@ def test_a_tensor_of_another_shape_between_ranks_is_named_where_it_is_sent(tmp_p
     assert "StepError: rank 1, outside any op: found " in receiver.output
 
 
-def test_memory_does_not_grow_with_the_number_of_microbatches(tmp_path: Path) -> None:
-    run = torchrun(2, "tests.runtime_client.memory_worker", str(tmp_path))
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two ranks found of the memory that steps take."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run = torchrun(2, "tests.runtime_client.memory_worker", str(folder))
     assert run.returncode == 0, run.output
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_memory_does_not_grow_with_the_number_of_microbatches(memory: list[dict[str, Any]]) -> None:
     activation_bytes = 4 * 16 * 64
-    for rank in range(2):
-        few, *more = json.loads((tmp_path / f"{rank}.json").read_text())
+    for rank in memory:
+        few, *more = rank["by_microbatches"]
         assert max(more) < few + activation_bytes
+
+
+@pytest.mark.parametrize("method", ["1f1b", "zb_h1", "zb_h2"])
+def test_memory_is_what_the_plan_predicts_with_transfers(memory: list[dict[str, Any]], method: str) -> None:
+    for rank in memory:
+        measured, predicted = rank["against_plans"][method]
+        assert 0.8 * predicted < measured <= 1.005 * predicted
