@@ -3,9 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.runtime_client.plans import one_f_one_b, plan_of, problem_of, random_plan, zb_h1
-from tests.strategies import random_orders
+from tests.strategies import problems, random_orders
 from tests.zbplan.traces import as_planned, stretched
 from zbplan.errors import InvalidInputError
 from zbplan.placement import linear, v_shape
@@ -117,3 +119,16 @@ def test_scattered_samples_are_refused_or_kept_and_marked() -> None:
     assert "10% or less: trace more steps of a job that runs alone, or keep it with --force" in str(caught.value)
     kept = measured_profile(plan, jitter, force=True)
     assert any(sentence.startswith("t_b_ms of stage 0: found a spread of") for sentence in kept.forced)
+
+
+@settings(deadline=None, max_examples=40)
+@given(problems(placements=("linear", "v", "interleaved"), limited=False), st.integers(0, 2**32))
+def test_a_job_that_ran_as_planned_gives_the_same_plan(problem: Problem, seed: int) -> None:
+    synchronous = problem.model_copy(update={"optimizer": "synchronous"})
+    plan = plan_of(synchronous, random_orders(synchronous.instance(), seed))
+    profile = measured_profile(plan, as_planned(plan, steps=3, first_step=2))
+    assert profile.forced == []
+    again = Problem.parse({**plan.asked.model_dump(), "profile": profile.model_dump()})
+    found = Plan.build(again, plan.placement, plan.orders(), method="heuristic")
+    assert found.metrics.iteration_ms == pytest.approx(plan.metrics.iteration_ms, abs=1e-3)
+    assert found.metrics.peak_bytes == plan.metrics.peak_bytes
