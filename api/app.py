@@ -15,6 +15,7 @@ from api.metrics import Metrics
 from api.observer import Observer
 from api.openapi import describe
 from api.routes import ROUTERS
+from api.routes.direct import DIRECT
 from api.service import Service
 from api.settings import Settings
 from api.tally import Tally
@@ -33,6 +34,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     app.state.metrics = metrics = Metrics()
+    app.router.routes.append(DIRECT)
     for router in ROUTERS:
         app.include_router(router)
     for error, handler in HANDLERS.items():

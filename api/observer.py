@@ -52,7 +52,7 @@ class Observer:
             self._note(scope, status, time.perf_counter() - began)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        self._metrics.request(scope["method"], getattr(scope.get("route"), "path", "none"), status, seconds)
+        self._metrics.request(scope["method"], getattr(scope.get("route"), "path_format", "none"), status, seconds)
         level = logging.DEBUG if scope["method"] in _READS and status < 400 else logging.INFO
         if logger.isEnabledFor(level):
             what = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(1e3 * seconds, 3)}
