@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from api.answers import RETRY_AFTER_S
 from api.database import Database, require_database
@@ -17,6 +18,8 @@ from api.tokens import Tokens
 from runtime_client.errors import FetchError
 from runtime_client.service import PlanSoFarWarning, download
 from tests.api.servers import DATABASE, Server, problem, running, wait_until
+from zbplan.cli import app
+from zbplan.plan import Plan
 from zbplan.validate import validate
 
 
@@ -52,6 +55,17 @@ def test_token_lets_a_job_in(server: Server, tokens: tuple[Path, dict[str, str]]
     plan = download(server.url, problem(), timeout_s=60, token=tokens[1]["write"])
     assert validate(plan) == []
     assert download(server.url, plan.key, timeout_s=60, token=tokens[1]["read"]).plan_id == plan.plan_id
+
+
+def test_command_takes_its_token_from_the_environment(
+    server: Server, tokens: tuple[Path, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = download(server.url, problem(), timeout_s=60, token=tokens[1]["write"])
+    arguments = ["fetch", server.url, plan.key, "-o", str(tmp_path / "plan.json")]
+    assert CliRunner().invoke(app, arguments).exit_code == 2
+    monkeypatch.setenv("ZBPLAN_TOKEN", tokens[1]["read"])
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert Plan.read(tmp_path / "plan.json") == plan
 
 
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("wrong", 401), ("read", 403)])

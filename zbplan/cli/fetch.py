@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Annotated
 
@@ -19,14 +20,17 @@ def fetch(
     output: Output = files.STANDARD,
     timeout_s: Annotated[float, typer.Option(min=0, help="Seconds to wait for a plan.")] = 300.0,
 ) -> None:
-    """Fetch the plan of a problem from a service."""
+    """Fetch the plan of a problem from a service.
+
+    A service that wants a token gets the one in $ZBPLAN_TOKEN.
+    """
     from runtime_client.service import download
     from zbplan.validate import check
 
     files.check_writable(output)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = download(url, key, timeout_s=timeout_s)
+        found = download(url, key, timeout_s=timeout_s, token=os.environ.get("ZBPLAN_TOKEN"))
     for warning in caught:
         say(f"warning: {warning.message}")
     deliver(check(found), output)
