@@ -7,12 +7,13 @@ import signal
 import socket
 from pathlib import Path
 
+import httpx
 import pytest
 
 from api.database import require_database
 from api.server import listening
 from api.settings import Settings
-from tests.api.servers import problem, running
+from tests.api.servers import problem, running, wait_until
 from zbplan.errors import InvalidInputError
 from zbplan.plan import Plan
 from zbplan.validate import validate
@@ -23,6 +24,26 @@ def test_solves_with_the_solver_unless_told_otherwise(tmp_path: Path) -> None:
         answer = server.post(problem(time_limit_s=2), wait_s=60)
         assert (answer.status_code, answer.json()["status"]) == (200, "done")
         assert validate(Plan.parse(answer.json()["plan"])) == []
+
+
+def test_stop_ends_a_long_search_and_leaves_no_process(tmp_path: Path) -> None:
+    asked = problem(microbatches=64, time_limit_s=600)
+    asked["profile"] |= {"t_f_ms": [10, 11, 12, 13], "t_w_ms": [5, 4, 3, 6]}
+    with running(tmp_path, solve=Settings.parse({}).solve) as server:
+        key = server.post(asked).json()["key"]
+        wait_until(lambda: server.get(f"/v1/plans/{key}").json()["status"] == "solving")
+        assert server.stop() == 0
+
+
+def test_slow_body_does_not_hold_a_connection(tmp_path: Path) -> None:
+    with running(tmp_path, max_body_s=0.2) as server:
+        address = httpx.URL(server.url)
+        with socket.create_connection((address.host, address.port or 80), timeout=30) as connection:
+            head = f"POST /v1/plans HTTP/1.1\r\nHost: {address.host}\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"urn:zbplan:error:too_slow" in answer
 
 
 def test_impatient_stop_leaves_no_process(tmp_path: Path) -> None:
