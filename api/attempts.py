@@ -47,7 +47,7 @@ class Attempts:
         self._settings = settings
         self._claims = claims
         self._changed = changed
-        self._pool = Pool(settings.solver_workers, settings.solver_memory_bytes)
+        self._pool = Pool(settings.solver_workers, settings.memory_per_solver_bytes)
         self._leases = Leases(claims, settings.lease_s, sweep)
 
     def start(self) -> None:
@@ -89,7 +89,8 @@ class Attempts:
 
     def _failure(self, error: BaseException) -> ErrorDocument:
         if isinstance(error, MemoryError):
-            detail = f"found no more than {self._settings.solver_memory_bytes} bytes; needed a smaller problem, or more"
+            found = f"{self._settings.memory_per_solver_bytes} bytes for a solver process"
+            detail = f"found no more than {found}; needed a smaller problem, or a larger solver_memory_bytes"
             return document("memory", 500, "The solve ran out of memory", detail)
         return document("internal", 500, "The solve failed", f"{type(error).__name__}: {error}")
 

@@ -19,11 +19,6 @@ def _half_of_the_cores() -> int:
     return max(1, len(os.sched_getaffinity(0)) // 2)
 
 
-def _share_of_the_memory() -> int:
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1 << 28, installed * 3 // 4 // _half_of_the_cores())
-
-
 class Settings(BaseSettings, Record):
     """How one service runs; what is not given is read from the environment (``ZBPLAN_PORT``, …).
 
@@ -58,8 +53,8 @@ class Settings(BaseSettings, Record):
     """How long one of these may take."""
     overtime_s: Annotated[float, Field(ge=0)] = 30.0
     """How long past its time_limit_s a solve may run before its worker is killed."""
-    solver_memory_bytes: Annotated[int, Field(ge=1 << 28)] = Field(default_factory=_share_of_the_memory)
-    """How much memory a solver process may have; one that needs more fails its solve and nothing else."""
+    solver_memory_bytes: Annotated[int, Field(ge=1 << 28)] | None = None
+    """How much memory a solver process may have; if none is given, its share of three quarters of the machine's."""
     lease_s: Annotated[float, Field(gt=0)] = 15.0
     """How long after the last sign of life of a service or worker its solves are taken up by another."""
     near_plans: Annotated[int, Field(ge=0)] = 3
@@ -100,6 +95,12 @@ class Settings(BaseSettings, Record):
             found = f"a URL that begins with {self.database_url.partition(':')[0]}:"
             refuse([Finding(".database_url", found, "postgresql+psycopg://…, which workers share, or solving: local")])
         return self
+
+    @property
+    def memory_per_solver_bytes(self) -> int:
+        """How much memory a solver process may have."""
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return self.solver_memory_bytes or installed * 3 // 4 // self.solver_workers
 
     @classmethod
     def parse(cls, data: object) -> Self:

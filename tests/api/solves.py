@@ -19,6 +19,8 @@ from zbplan.errors import MethodError
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 
+GREED_BYTES = 1 << 31
+
 _numbers = itertools.count()
 
 
@@ -39,6 +41,8 @@ def scripted(problem: Problem, **options: Any) -> Plan:
             return wrong(problem, **options)
         case "refusing":
             raise MethodError("cp_sat", "found nothing", ["zb_h1"])
+        case "greedy":
+            return greedy(problem, **options)
         case "broken":
             raise ZeroDivisionError("a mistake")
         case _:
@@ -83,6 +87,12 @@ def killed() -> Plan:
     """Die, as if the kernel had run out of memory."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
+
+
+def greedy(problem: Problem, **options: Any) -> Plan:
+    """Want more memory than a test allows."""
+    assert len(bytearray(GREED_BYTES)) == GREED_BYTES
+    return quick(problem, **options)
 
 
 def wrong(problem: Problem, **options: Any) -> Plan:

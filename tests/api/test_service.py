@@ -179,6 +179,15 @@ def test_solve_past_its_time_is_killed_and_its_best_plan_stays(tmp_path: Path) -
     assert resource.plan.bound.iteration_ms > 0
 
 
+def test_solve_that_wants_too_much_memory_fails_alone(tmp_path: Path) -> None:
+    with running(tmp_path, solver_memory_bytes=1 << 30) as server:
+        resource = PlanResource.parse_json(server.post(problem("greedy"), wait_s=30).content)
+        assert resource.error is not None
+        assert (resource.status, resource.error.type) == ("failed", "urn:zbplan:error:memory")
+        assert server.post(problem(), wait_s=30).json()["status"] == "done"
+        assert len(server.begun(resource.key)) == 1
+
+
 def test_delete_stops_a_solve_and_keeps_its_best_plan(server: Server) -> None:
     asked = problem("held", time_limit_s=600)
     key = server.begin(asked)

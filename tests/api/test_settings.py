@@ -18,6 +18,12 @@ def test_what_is_not_given_is_read_from_the_environment(monkeypatch: pytest.Monk
     assert (settings.port, settings.max_ops, settings.host) == (1, 12, "127.0.0.1")
 
 
+def test_solver_processes_share_the_memory_unless_told_otherwise() -> None:
+    one, three = (Settings.parse({"solver_workers": workers}).memory_per_solver_bytes for workers in (1, 3))
+    assert one // 3 == three
+    assert Settings.parse({"solver_memory_bytes": 1 << 30}).memory_per_solver_bytes == 1 << 30
+
+
 @pytest.mark.parametrize(
     ("given", "variables", "path"),
     [
