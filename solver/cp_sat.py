@@ -203,10 +203,20 @@ class Model:
 
     def _one_op_at_a_time(self) -> None:
         for device in self.devices:
+            if not self.ops.equal_microbatches:
+                self._share_time(device)
             for first, second in self.ops.pairs(device):
                 literal = self.before(first, second)
                 self._follow(first, second).only_enforce_if(literal)
                 self._follow(second, first).only_enforce_if(~literal)
+
+    def _share_time(self, device: int) -> None:
+        """Say of all ops at once that they take turns: where sequences are free, proofs count what time is left."""
+        intervals = []
+        for op in self.ops.on(device):
+            end = self.model.new_int_var(0, 2 * self.horizon, "")
+            intervals.append(self.model.new_interval_var(self.start[op], self.size[op], end, ""))
+        self.model.add_no_overlap(intervals)
 
     def _keep_sequences(self) -> None:
         """Equal microbatches follow each other; what precedes one op precedes the next of its kind."""

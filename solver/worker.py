@@ -157,7 +157,10 @@ def main() -> None:
     os.dup2(2, 1)
     job = Job.read(sys.stdin.readline())
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    report.end(PARTS[job.part](job, report))
+    try:
+        report.end(PARTS[job.part](job, report))
+    except Exception as error:  # whatever breaks in a solver costs its part only, and is named
+        report.end(f"failed: {type(error).__name__}: {error}")
 
 
 def _die_with_parent() -> None:

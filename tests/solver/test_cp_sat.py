@@ -4,7 +4,7 @@ import pytest
 
 from heuristic import best_per_placement
 from solver.bounds import lower_bound
-from solver.cp_sat import Listener, Settings, solve_cp_sat
+from solver.cp_sat import Listener, Model, Settings, solve_cp_sat
 from tests.heuristic.problems import linear
 from tests.solver.exact import optimum
 from tests.solver.tiny import tiny_problem
@@ -44,6 +44,36 @@ def test_the_bound_as_a_cut_and_a_start_that_meets_it_leave_nothing_to_do() -> N
     assert measure(instance, tighten(instance, start)).iteration == bound
     outcome = solve_cp_sat(instance, start, bound=bound, time_limit_s=60)
     assert (outcome.status, outcome.bound) == ("OPTIMAL", bound)
+
+
+def test_two_devices_alone_never_take_longer_than_the_optimum_of_all() -> None:
+    reached = 0
+    for seed in range(12):
+        problem = tiny_problem(seed, ("linear", 3, 3, 2))
+        instance, best = problem.instance(), optimum(problem.instance())
+        assert best is not None
+        for pair in ([0, 1], [1, 2], [0, 2]):
+            outcome = solve_cp_sat(
+                instance, start_of(problem), time_limit_s=60, settings=Settings(workers=1), devices=pair
+            )
+            assert outcome.bound <= best, (seed, pair)
+            reached += outcome.bound == best
+    assert reached
+
+
+def test_a_start_that_contradicts_itself_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backwards(model: Model) -> None:
+        for at, literal in enumerate(model._before.values()):
+            if literal.index >= 0:
+                model.model.add_hint(literal, at % 2 == 0)
+        for op, start in model.start.items():
+            model.model.add_hint(start, model.horizon - op[1] - op[2])
+
+    monkeypatch.setattr(Model, "_hint", backwards)
+    for seed in range(20):
+        problem = tiny_problem(seed)
+        outcome = solve_cp_sat(problem.instance(), start_of(problem), time_limit_s=60, settings=Settings(workers=1))
+        assert (outcome.status, outcome.bound) == ("OPTIMAL", optimum(problem.instance())), seed
 
 
 def solve_logged(problem: Problem) -> str:

@@ -56,6 +56,18 @@ def test_it_agrees_with_cp_sat_on_four_devices_and_eight_microbatches() -> None:
     assert exact.bound * (1 - 1e-6) <= outcome.bound <= exact.bound
 
 
+@pytest.mark.parametrize("solver", ["highs", "cbc"])
+def test_a_time_out_claims_no_more_than_is_known(solver: str) -> None:
+    problem = linear(4, 8, 3.1, 2.9, 1.7, comm=0.1, m_b_bytes=3, memory_limit="0.75x")
+    instance, start = problem.instance(), start_of(problem)
+    exact = solve_cp_sat(instance, start, time_limit_s=60)
+    assert exact.status == "OPTIMAL"
+    outcome = solve_ilp(instance, start, time_limit_s=0.3, solver=solver)
+    assert outcome.bound < exact.bound
+    if outcome.orders is not None:
+        check(Plan.build(problem, problem.placements[0], outcome.orders, method="ilp"))
+
+
 def test_no_big_number_is_larger_than_the_times_it_has_to_release() -> None:
     problem = four_by_eight()
     program = Program(problem.instance(), start_of(problem))

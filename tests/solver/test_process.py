@@ -99,6 +99,36 @@ def test_a_missing_solver_costs_its_part_only() -> None:
     assert plan.bound.proven_optimal
 
 
+@pytest.mark.parametrize(
+    ("part", "breakage", "words"),
+    [
+        ("ilp_cbc", "import pulp.apis.coin_api as api; api.pulp_cbc_path = '/no/such/cbc'", "cbc"),
+        ("ilp_highs", "sys.modules['highspy'] = None", "highs"),
+        ("cp_sat", "sys.modules['ortools'] = None", "ortools"),
+    ],
+)
+def test_a_solver_that_is_not_installed_costs_its_part_only(part: str, breakage: str, words: str) -> None:
+    script = f"import sys; {breakage}; from solver.worker import main; main()"
+    broken = External(part, (sys.executable, "-c", script))
+    plan = solve(open_problem(), options=Options(parts=(broken, External("cp_sat"))))
+    outcome = plan.provenance.parts[0].outcome
+    assert outcome.startswith("failed: ")
+    assert words in outcome.lower()
+    assert plan.bound.proven_optimal
+
+
+def test_a_start_that_cannot_run_costs_its_part_only() -> None:
+    script = (
+        "import io, json, sys; job = json.loads(sys.stdin.readline())\n"
+        "job['orders'] = [ops[::-1] for ops in job['orders']]\n"
+        "sys.stdin = io.StringIO(json.dumps(job))\n"
+        "import solver.worker as worker; worker._die_with_parent = lambda: None; worker.main()"
+    )
+    plan = solve(open_problem(), options=Options(parts=(External("cp_sat", (sys.executable, "-c", script)),)))
+    assert "the orders deadlock" in plan.provenance.parts[0].outcome
+    assert validate(plan) == []
+
+
 def test_better_orders_from_a_process_are_kept_with_their_start() -> None:
     heard: list[float] = []
     plan = solve(

@@ -21,10 +21,13 @@ SHAPES = [
 """Placement, devices, stages and microbatches."""
 
 
-def tiny_problem(seed: int) -> Problem:
-    """Return a random feasible problem; the same one for the same seed."""
+Shape = tuple[str, int, int, int]
+
+
+def tiny_problem(seed: int, shape: Shape | None = None) -> Problem:
+    """Return a random feasible problem, of a shape if one is given; the same one for the same seed."""
     rng = random.Random(seed)
-    placement, devices, stages, microbatches = rng.choice(SHAPES)
+    placement, devices, stages, microbatches = shape or rng.choice(SHAPES)
     profile: dict[str, Any] = {"stages": stages, "t_comm_ms": rng.randint(0, 3)}
     for name, largest in (("t_f_ms", 5), ("t_b_ms", 5), ("t_w_ms", 5), ("m_b_bytes", 3), ("m_w_bytes", 3)):
         profile[name] = _measured(rng, largest, stages, microbatches)
