@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import Literal
 
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from api.database import Database
 from api.refusal import Refusal, document
@@ -17,6 +17,9 @@ from zbplan.record import Record
 
 PATIENCE_S = 5.0
 """How long a part may take to show that it works."""
+
+SILENCE_S = 30.0
+"""A worker that was not heard of for longer is gone: procrastinate has them tell every 10 s."""
 
 SOLVERS = {"cp_sat": "ortools", "ilp": "highspy"}
 """The module that each exact method needs."""
@@ -37,7 +40,7 @@ class Readiness(Record):
     parts: dict[str, str]
 
 
-async def look(database: Database, desk: Callable[[], Awaitable[None]]) -> Readiness:
+async def look(database: Database, desk: Callable[[], Awaitable[None]], *, elsewhere: bool) -> Readiness:
     """Try every part.
 
     Parameters
@@ -46,6 +49,8 @@ async def look(database: Database, desk: Callable[[], Awaitable[None]]) -> Readi
         Must take a transaction that writes.
     desk
         Goes through a worker process and back.
+    elsewhere
+        Whether ``zbplan worker`` solves, on this or other machines.
 
     Raises
     ------
@@ -56,8 +61,19 @@ async def look(database: Database, desk: Callable[[], Awaitable[None]]) -> Readi
     found = dict(zip(needed, await asyncio.gather(*needed.values()), strict=True))
     if broken := [Finding(part, outcome, "ok") for part, outcome in found.items() if outcome != "ok"]:
         raise Refusal(document("unready", 503, "The service is not ready", "; ".join(map(str, broken)), broken))
-    solvers = {method: "ok" if find_spec(module) else f"no module {module}" for method, module in SOLVERS.items()}
-    return Readiness(status="ready" if set(solvers.values()) == {"ok"} else "degraded", parts={**found, **solvers})
+    useful = {"workers": await asyncio.to_thread(_workers, database)} if elsewhere else _solvers()
+    return Readiness(status="ready" if set(useful.values()) == {"ok"} else "degraded", parts={**found, **useful})
+
+
+def _solvers() -> dict[str, str]:
+    return {method: "ok" if find_spec(module) else f"no module {module}" for method, module in SOLVERS.items()}
+
+
+def _workers(database: Database) -> str:
+    heard = text("SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat > now() - :silence * interval '1 s'")
+    with database.read() as connection:
+        alive = connection.execute(heard, {"silence": SILENCE_S}).scalar_one()
+    return "ok" if alive else f"no worker was heard of for {SILENCE_S:g} s; start one with `zbplan worker`"
 
 
 async def _outcome(part: Awaitable[None]) -> str:

@@ -168,7 +168,8 @@ class Service:
 
     async def readiness(self) -> Readiness:
         """Return which parts work."""
-        return await look(self._database, lambda: self._at_desk(desk.nothing))
+        elsewhere = self.settings.solving == "workers"
+        return await look(self._database, lambda: self._at_desk(desk.nothing), elsewhere=elsewhere)
 
     def _jobs_of(self, settings: Settings) -> Jobs:
         if settings.solving == "workers":
