@@ -111,7 +111,7 @@ def _cut_and_solve(
     plan = solve(
         problem.cut(cut.starts, cut.placement),
         options=replace(options, time_limit_s=max(0.0, limit_s - (time.monotonic() - began_s))),
-        warm_start=warm_start,
+        warm_start=warm_start or cut.built.plan,
         on_incumbent=report,
         cancel=cancel,
     )

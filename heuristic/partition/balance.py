@@ -25,7 +25,7 @@ SHAKES = 60
 PARTS = 1 << 24
 """Parts of all work in which devices are compared."""
 
-EFFORT = 1_000_000
+EFFORT = 2_000_000
 """Stages to look at in all these descents together, about."""
 
 

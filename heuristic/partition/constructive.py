@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from heuristic import catalog
 from heuristic.partition.partition import partition
-from heuristic.planner import QUICK
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 
 
-def construct(problem: Problem, *, effort: int = QUICK) -> Plan:
+def construct(problem: Problem, *, effort: int = 0) -> Plan:
     """Return the best legal constructive plan by the objective, or that of the named schedule asked for.
 
     Parameters
     ----------
     effort
-        Ops that the planner may schedule, per placement; no more than ``QUICK`` for a cut that is only tried.
+        Ops that the planner may schedule for the cut, or per placement where the stages are given.
 
     Raises
     ------
@@ -26,5 +25,6 @@ def construct(problem: Problem, *, effort: int = QUICK) -> Plan:
     """
     if problem.open_layers is None:
         return catalog.construct(problem, effort=effort)
-    cut = partition(problem, effort=min(effort, QUICK)).best
-    return catalog.construct(cut.problem, effort=effort).answering(problem, cut.starts)
+    cut = partition(problem).best
+    plans = (cut.built.plan, catalog.construct(cut.problem, effort=effort))
+    return min(plans, key=lambda plan: plan.metrics.iteration_ms).answering(problem, cut.starts)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from heuristic.catalog import Built, best_per_placement
+from heuristic.catalog import METHODS, PLANNER, Built, best_per_placement, require_feasible
 from heuristic.list_schedule import Policy, list_schedule, task_of
 from heuristic.objective import iteration
+from heuristic.planner import improvements
 from heuristic.variation import Variation
 from zbplan.errors import InfeasibleError, MethodError
+from zbplan.instance import Instance, Orders
 from zbplan.placement import Placement
 from zbplan.problem import Problem
-from zbplan.simulate import simulate
+from zbplan.simulate import measure, simulate
+from zbplan.tighten import tighten
+
+LONGER = 15
+"""How many times as long as for a cut that is tried the search goes on for one that is chosen."""
+
+FREE = ("auto", "heuristic")
+"""Methods that may make any schedule."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +89,44 @@ class Judge:
         planned = [cut for cut in map(self.plan, cuts) if cut is not None]
         return min(planned, key=lambda cut: cut.iteration_ms, default=None)
 
+    def refined(self, cut: Cut) -> Cut:
+        """Return a cut with the plan that a longer search makes of its plan."""
+        if self.problem.method not in FREE:
+            return cut
+        began_s, instance = time.perf_counter(), cut.problem.instance()
+        better = [*improvements(instance, [cut.built.orders], effort=LONGER * self._effort)]
+        return replace(cut, built=_built(cut.problem, better[-1], began_s)) if better else cut
+
     def _built(self, starts: tuple[int, ...]) -> Cut | None:
+        problem = self.problem.cut(starts, self.placement)
         try:
-            (built,) = best_per_placement(self.problem.cut(starts, self.placement), effort=self._effort)
+            return Cut(starts, self._sketched(problem) if problem.method in FREE else best_per_placement(problem)[0])
         except (InfeasibleError, MethodError) as error:
             self.refusals.append(error)
             return None
-        return Cut(starts, built)
+
+    def _sketched(self, problem: Problem) -> Built:
+        """Return the best of the named schedules and a search from them: less than the catalog does, for many cuts."""
+        require_feasible(problem, self.placement)
+        began_s, instance = time.perf_counter(), problem.instance()
+        named = sorted(_legal(instance), key=lambda orders: iteration(instance, orders))
+        orders = [*named[:1], *improvements(instance, named, effort=self._effort)][-1]
+        return _built(problem, orders, began_s)
+
+
+def _built(problem: Problem, orders: Orders, began_s: float) -> Built:
+    instance, (placement,) = problem.instance(), problem.placements
+    measures = measure(instance, tighten(instance, orders))
+    return Built(problem, placement, PLANNER, orders, measures, 1000 * (time.perf_counter() - began_s))
+
+
+def _legal(instance: Instance) -> Iterator[Orders]:
+    """Yield the orders of the named schedules that are defined on an instance and fit into its memory."""
+    for builder in METHODS.values():
+        with suppress(MethodError):
+            orders = builder(instance)
+            if (measure(instance, simulate(instance, orders)).peak - instance.static <= instance.room).all():
+                yield orders
 
 
 class Rescheduler:

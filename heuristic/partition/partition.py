@@ -54,7 +54,7 @@ def partition(
     placements
         Those of the problem's placements to cut for; None takes all.
     effort
-        Ops that the planner may schedule for each cut.
+        Ops that the planner may schedule for each cut that is tried; several times as many for the best ones.
     exact
         True plans every cut that may be the best one, instead of moving boundaries of good ones.
 
@@ -73,13 +73,22 @@ def partition(
     for placement in compared if exact else ():
         require_few_cuts(layers.count, stages_in(placement))
     searches = [Search(problem, placement, effort=effort) for placement in compared]
-    for search in sorted(searches, key=lambda search: search.best_ms):
-        goal_ms = min(other.best_ms for other in searches)
-        search.exhaust(goal_ms) if exact else search.improve(goal_ms)
+    for search in sorted(searches, key=_best_ms):
+        search.exhaust(_goal_ms(searches)) if exact else search.improve(_goal_ms(searches))
+    for search in sorted(searches, key=_best_ms):
+        search.refine(_goal_ms(searches))
     if all(search.best is None for search in searches):
         raise _refusal(searches)
     placed = [Candidate(each.judge.placement, each.best, each.even, each.shorter) for each in searches]
     return Partition(tuple(placed))
+
+
+def _best_ms(search: Search) -> float:
+    return search.best_ms
+
+
+def _goal_ms(searches: Sequence[Search]) -> float:
+    return min(map(_best_ms, searches))
 
 
 def _refusal(searches: Sequence[Search]) -> InfeasibleError | MethodError:

@@ -13,13 +13,13 @@ from zbplan.layers import even_starts, shorter_ends
 from zbplan.placement import Placement
 from zbplan.problem import Problem
 
-ROUNDS = 12
+ROUNDS = 8
 """Most times that boundaries move."""
 
-RAMPS = (0.5, 0.0, 1.0)
+RAMPS = (0.25, 0.0, 1.0)
 """How many times per device the largest stage may count beside what the busiest device does in an iteration."""
 
-LOOKED_AT, PLANNED = 48, 6
+LOOKED_AT, PLANNED = 48, 4
 """Neighbours of a cut that are rescheduled, and those that are planned anew, the more promising first."""
 
 
@@ -65,6 +65,11 @@ class Search:
             if better is None or better.iteration_ms >= self.best_ms:
                 return
             self.best = better
+
+    def refine(self, goal_ms: float) -> None:
+        """Search longer for the best cut's plan if it may reach a goal."""
+        if self.best is not None and self._least_ms(np.array([self.best.starts]))[0] < goal_ms:
+            self.best = self.judge.refined(self.best)
 
     def exhaust(self, goal_ms: float) -> None:
         """Plan every cut that fits into memory and may reach a goal.
