@@ -107,9 +107,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def only_reads(method: str, path: str) -> bool:
+    """Return whether a request changes nothing."""
+    return method in ("GET", "HEAD", "OPTIONS") or path in READ_ONLY
+
+
 def _require_role(token: Token, scope: Scope) -> None:
-    reads = scope["method"] in ("GET", "HEAD", "OPTIONS") or scope["path"] in READ_ONLY
-    if not reads and token.role != "write":
+    if token.role != "write" and not only_reads(scope["method"], scope["path"]):
         detail = f"found the role {token.role!r} of token {token.name!r}; needed 'write' to change anything"
         raise Refusal(document("forbidden", 403, "The token does not allow it", detail))
 

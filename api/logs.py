@@ -20,7 +20,7 @@ _ALWAYS: Sequence[Processor] = (
 )
 
 
-def configure_logging(level: str) -> None:
+def configure_logging(level: str | int) -> None:
     """Send what this process logs to stderr, from a level on."""
     last: list[Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
@@ -28,5 +28,5 @@ def configure_logging(level: str) -> None:
     ]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=last, foreign_pre_chain=_ALWAYS))
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.basicConfig(handlers=[handler], level=level.upper() if isinstance(level, str) else level, force=True)
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every connection that it looks at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -9,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from api.desk import Judgement
+from api.guard import OPEN, only_reads
 from api.profiles import PostedProfile
 from api.readiness import Readiness
 from api.refusal import MEDIA_TYPE, ErrorDocument
@@ -78,10 +80,31 @@ def describe(app: FastAPI) -> dict[str, Any]:
     described.update(schemas["$defs"])
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"token": []}, {}]
+    for path, method, operation in _operations(document):
+        operation["responses"].update(_guarded(path, method))
     _body_of(document, "/v1/validate")["example"] = _example_plan()
     profile = described["Problem"]["properties"]["profile"]
     described["Problem"]["properties"]["profile"] = {"anyOf": [profile, _REFERENCE]}
     return document
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method.upper(), operation
+
+
+def _guarded(path: str, method: str) -> dict[str, Any]:
+    """Return what the guard may answer before a route is asked."""
+    if path in OPEN:
+        return {}
+    forbidden = {} if only_reads(method, path) else {"status_403": "The token is one of those that only read."}
+    found = refusals(
+        status_401="A token is needed.",
+        **forbidden,
+        status_421="The service is not known by this name: `ZBPLAN_ALLOWED_HOSTS` says by which it is.",
+    )
+    return {str(status): answer for status, answer in found.items()}
 
 
 def _body_of(document: dict[str, Any], path: str) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from typing import ParamSpec, TypeVar
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
+from api.logs import configure_logging
+
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
@@ -70,7 +72,8 @@ class Pool:
 
     def _new(self) -> ProcessPool:
         context = multiprocessing.get_context("spawn")
-        return ProcessPool(self._workers, initializer=_prepare, initargs=(self._memory_bytes,), context=context)
+        prepared = (self._memory_bytes, logging.getLogger().level)
+        return ProcessPool(self._workers, initializer=_prepare, initargs=prepared, context=context)
 
     def _schedule(
         self, timeout_s: float | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -90,8 +93,9 @@ def _end(pool: ProcessPool) -> None:
     pool.join()
 
 
-def _prepare(memory_bytes: int | None) -> None:
-    """In a new worker: die at once when told to, even inside native code, and when the parent is gone."""
+def _prepare(memory_bytes: int | None, log_level: int) -> None:
+    """In a new worker: log as the parent does, die at once when told to, even inside native code, or without it."""
+    configure_logging(log_level)
     if memory_bytes is not None:
         # What is written to, rather than RLIMIT_AS: native threads reserve much address space that they never use.
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from api.catalog import Shown
-from api.openapi import EXAMPLE_PROBLEM, content
+from api.openapi import EXAMPLE_PROBLEM, content, refusals
 from api.refusal import Refusal, document
 from api.requests import has, preferred_wait_s
 from api.resource import Page, Status, Summary
@@ -42,7 +42,7 @@ PREFER = {
     summary="Ask for a plan",
     response_class=Response,
     status_code=202,
-    responses={**_RESOURCE, **BAD_BODY},
+    responses={**_RESOURCE, **BAD_BODY, **refusals(status_429="The token's share of the queue is used up.")},
     openapi_extra={
         "requestBody": {"required": True, **content("Problem", example=EXAMPLE_PROBLEM)},
         "parameters": [PREFER],
