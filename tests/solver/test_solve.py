@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from importlib import import_module
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from heuristic import construct
+from heuristic import Built, best_per_placement, construct
 from heuristic.gpipe import gpipe
 from heuristic.zb_h2 import zb_h2
 from solver import LowerBound, Options, solve
@@ -176,6 +177,19 @@ def test_parts_do_not_run_once_cancelled_late_or_proven() -> None:
     assert solve(open_problem, options=options, cancel=lambda: True).bound.gap > 0
     assert solve(open_problem, options=Options(time_limit_s=0, parts=(unwanted,))).bound.gap > 0
     assert solve(linear(1, 2, 1, 1, 1), options=options).bound.proven_optimal
+
+
+def test_the_limit_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(problem: Problem) -> list[Built]:
+        time.sleep(0.3)
+        return best_per_placement(problem)
+
+    def unwanted(search: Search, lane: Lane) -> None:
+        raise AssertionError("ran")
+
+    monkeypatch.setattr(solve_module, "best_per_placement", slow)
+    options = Options(time_limit_s=0.2, parts=(unwanted,))
+    assert solve(linear(4, 8, 1, 1, 1, method="gpipe"), options=options).bound.gap > 0
 
 
 def test_a_tenth_of_a_second_is_enough_for_a_legal_plan_with_a_bound() -> None:
