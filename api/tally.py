@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from threading import Lock
 from typing import get_args
 
 from sqlalchemy import func, select
@@ -40,19 +41,21 @@ class Tally:
         self._database = database
         self._began = self._asked = datetime.now(UTC)
         self._seen: set[tuple[str, str]] = set()
+        self._one_at_a_time = Lock()
 
     def counts(self) -> dict[Status, int]:
         """Return how many problems are in each state."""
         rows = select(ProblemRow.status, func.count()).group_by(ProblemRow.status)
         with self._database.read() as connection:
-            found = dict(connection.execute(rows).tuples().all())
+            found = {row[0]: row[1] for row in connection.execute(rows)}
         return {status: found.get(status, 0) for status in get_args(Status)}
 
     def finished(self) -> list[Finished]:
         """Return the solves that ended since this was asked before."""
-        since = max(self._began, self._asked - timedelta(seconds=LATE_S))
-        self._asked = datetime.now(UTC)
-        return list(self._new(since.isoformat(timespec="microseconds").replace("+00:00", "Z")))
+        with self._one_at_a_time:
+            since = max(self._began, self._asked - timedelta(seconds=LATE_S))
+            self._asked = datetime.now(UTC)
+            return list(self._new(since.isoformat(timespec="microseconds").replace("+00:00", "Z")))
 
     def _new(self, since: str) -> Iterator[Finished]:
         columns = (ProblemRow.key, ProblemRow.status, ProblemRow.started_at, ProblemRow.finished_at)
