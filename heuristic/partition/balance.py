@@ -22,10 +22,13 @@ FEW = 1000
 SHAKES = 60
 """Descents from shaken cuts."""
 
+MANY = 32
+"""Stages beyond which not every stage is asked to give up a layer."""
+
 PARTS = 1 << 24
 """Parts of all work in which devices are compared."""
 
-EFFORT = 2_000_000
+EFFORT = 1_000_000
 """Stages to look at in all these descents together, about."""
 
 
@@ -43,7 +46,7 @@ def balanced(weights: Weights, ramp: float = 0.0) -> IntArray:
         return descend(weights, least_busy(weights), ramp)
     draw = random.Random(0)  # noqa: S311
     best = descend(weights, shared(weights, [1.0] * weights.chunks), ramp)
-    for turn in range(min(SHAKES, EFFORT // weights.stages**3)):
+    for turn in range(min(SHAKES, EFFORT // weights.stages**2 // min(weights.stages, MANY))):
         start = (
             _shaken(weights, best, draw)
             if turn % 2
@@ -110,9 +113,13 @@ def descend(weights: Weights, starts: IntArray, ramp: float = 0.0) -> IntArray:
 
 
 def slides(weights: Weights, starts: IntArray) -> IntArray:
-    """Return the cuts in which one stage gives up a layer and another gets one, while those between slide along."""
+    """Return the cuts in which one stage gives up a layer and another gets one, while those between slide along.
+
+    Of many stages only those of the heaviest device give.
+    """
     sizes = np.diff(np.append(starts, weights.layers))
-    giver, taker = (index.ravel() for index in np.indices((weights.stages, weights.stages)))
+    givers = np.arange(weights.stages) if weights.stages <= MANY else weights.stages_of[_heaviest(weights, starts)]
+    giver, taker = np.repeat(givers, weights.stages), np.tile(np.arange(weights.stages), len(givers))
     allowed = (giver != taker) & (sizes[giver] > 1)
     giver, taker = giver[allowed, None], taker[allowed, None]
     stage = np.arange(weights.stages)
@@ -130,6 +137,11 @@ def order(weights: Weights, cuts: IntArray, ramp: float = 0.0) -> IntArray:
     return np.lexsort([(parts**2).sum(axis=1), work.max(axis=1) + ramp * largest, weights.missing(cuts).max(axis=1)])
 
 
+def _heaviest(weights: Weights, starts: IntArray) -> int:
+    """Return the device that lacks most memory, or else works most."""
+    return int(np.lexsort([weights.work(starts[None])[0], weights.missing(starts[None])[0]])[-1])
+
+
 def _best(weights: Weights, cuts: Sequence[IntArray] | IntArray, ramp: float) -> IntArray:
     chosen: IntArray = cuts[order(weights, np.asarray(cuts), ramp)[0]]
     return chosen
@@ -139,5 +151,5 @@ def _shaken(weights: Weights, starts: IntArray, draw: random.Random) -> IntArray
     """Return a cut some random steps away."""
     for _ in range(draw.choice((1, 2, 3, 4))):
         near = slides(weights, starts)
-        starts = near[draw.randrange(len(near))]
+        starts = near[draw.randrange(len(near))] if len(near) else starts
     return starts

@@ -13,8 +13,14 @@ from zbplan.layers import even_starts, shorter_ends
 from zbplan.placement import Placement
 from zbplan.problem import Problem
 
-ROUNDS = 8
-"""Most times that boundaries move."""
+EFFORT = 3_000_000
+"""Ops to schedule for all cuts that are tried while boundaries move, about."""
+
+SKETCH = 25
+"""How often the ops of a problem are scheduled for a cut, beside the planner's effort, about."""
+
+WITHIN = 1.05
+"""How far the best cut for a placement may be from the best of all for its boundaries to move."""
 
 RAMPS = (0.25, 0.0, 1.0)
 """How many times per device the largest stage may count beside what the busiest device does in an iteration."""
@@ -48,6 +54,8 @@ class Search:
         usual = [even] if shorter is None else [even, shorter]
         self.even = self.judge.plan(even)
         self.shorter = None if shorter is None else self.judge.plan(shorter)
+        ops = 3 * self.weights.stages * problem.microbatches
+        self._rounds = max(1, EFFORT // (SKETCH * ops + effort) // PLANNED)
         self.ramps = [part * problem.devices / problem.microbatches for part in RAMPS]
         self.best = self.judge.best([*usual, *(balanced(self.weights, ramp) for ramp in self.ramps)])
 
@@ -58,8 +66,8 @@ class Search:
 
     def improve(self, goal_ms: float) -> None:
         """Move boundaries of the best cut while that makes its plan better and may still reach a goal."""
-        for _ in range(ROUNDS):
-            if self.best is None:
+        for _ in range(self._rounds):
+            if self.best is None or self.best_ms > WITHIN * goal_ms:
                 return
             better = self.judge.best(self._promising(self.best, min(goal_ms, self.best_ms)))
             if better is None or better.iteration_ms >= self.best_ms:
@@ -67,8 +75,12 @@ class Search:
             self.best = better
 
     def refine(self, goal_ms: float) -> None:
-        """Search longer for the best cut's plan if it may reach a goal."""
-        if self.best is not None and self._least_ms(np.array([self.best.starts]))[0] < goal_ms:
+        """Search longer for the best cut's plan if it is near a goal."""
+        if (
+            self.best is not None
+            and self.best_ms <= WITHIN * goal_ms
+            and self._least_ms(np.array([self.best.starts]))[0] < goal_ms
+        ):
             self.best = self.judge.refined(self.best)
 
     def exhaust(self, goal_ms: float) -> None:
