@@ -32,6 +32,7 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks.emulated_stages
 	$(BIN)/python -m benchmarks.post_validated
 	$(BIN)/python -m benchmarks.profiling
+	$(BIN)/python -m benchmarks.partition
 	$(BIN)/python -m benchmarks.service
 
 clean:
