@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.least import Least
-from solver.residence import area_span, turn_span
+from solver.residence import area_span, area_to_home, turn_span
 from solver.wave import Wave
 from solver.windows import Window, window_of
 from zbplan.instance import F, Instance
@@ -106,7 +106,10 @@ def residence(least: Least) -> LowerBound:
     """Bound by how long microbatches must stay in a device's memory: ``residence``."""
     headed = not least.instance.post_validated
     bounds = [
-        max(area_span(least, device, window), turn_span(least, device, window)) + (window.head if headed else 0)
+        max(
+            max(area_span(least, device, window), turn_span(least, device, window)) + (window.head if headed else 0),
+            area_to_home(least, device, window),
+        )
         for device, window in enumerate(windows_of(least))
     ]
     device = int(np.argmax(bounds))

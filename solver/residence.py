@@ -12,6 +12,13 @@ missing under the limit adds to it (below, less the highest ``peak``):
 The first ramp ends with the first backward op; of the second one counts what lies after that. The bound is the least
 span that leaves enough, found by bisection: a longer span gains more room than it adds to the ramp.
 
+*Area until the last gradient leaves.* The same sum bounds the time from a device's first op until its last gradient
+leaves from its first stage, less what W may still hold then: every W that ends later holds its M_W at that moment, so
+all of them together hold at most the room, and what they hold while they run is at most the longest T_W times that.
+(``peak`` of W is left out.) At y before that moment, every microbatch whose backward op on a stage is to come needs the
+least T_B of the device, so at most 1 + ⌊y / T_B⌋ are; beside what these hold, only the op that runs counts. Before the
+first op lies the ``head`` and behind that gradient the ``tail``, both within the time of the device of stage 0.
+
 *Turns.* Let a device hold one stage of equal microbatches, numbered in their sequence (``device_ops`` shows that this
 is no restriction), of which K fit at once. F number i + K starts after backward op number i ends, a ``residence`` of
 T_F + descent + backward after F number i started (the least descent where those of other stages make them differ: of
@@ -30,7 +37,7 @@ import numpy as np
 
 from solver.least import Least
 from solver.windows import Window
-from zbplan.instance import BW, UNLIMITED, B, F, W
+from zbplan.instance import BW, UNLIMITED, B, F, IntArray, W
 
 
 def area_span(least: Least, device: int, window: Window) -> int:
@@ -38,7 +45,7 @@ def area_span(least: Least, device: int, window: Window) -> int:
     room = int(least.instance.room[device])
     if room >= UNLIMITED or room <= 0:
         return 0
-    least_area = _area(least, device) + _rising_deficit(least, device, window.trip)
+    least_area = _area(least, device, least.work) + _rising_deficit(least, device, window.trip)
     falling = _Falling.of(least, device)
     refuted, possible = window.trip - 1, max(window.trip, 2 * least_area // room + 1) + falling.ramp
     while possible - refuted > 1:
@@ -50,12 +57,44 @@ def area_span(least: Least, device: int, window: Window) -> int:
     return possible
 
 
-def _area(least: Least, device: int) -> int:
-    return sum(_area_of_stage(least, stage) for stage in least.instance.stages_of[device])
+def area_to_home(least: Least, device: int, window: Window) -> int:
+    """Return the least ticks from the first F on stage 0 to the last op there, by memory × time on a device."""
+    instance, stages = least.instance, list(least.instance.stages_of[device])
+    room = int(instance.room[device])
+    if room >= UNLIMITED or room <= 0:
+        return 0
+    until_gradient = instance.duration[F] + least.backward
+    late = room * int((instance.duration[W, stages] * instance.splittable[stages][:, None]).max())
+    area = _area(least, device, until_gradient) - late + _rising_deficit(least, device, window.trip)
+    ramp, deficit = _leaving_deficit(least, device)
+    ticks = -(-area // room)
+    if ticks - window.trip >= ramp:
+        ticks = -(-(area + deficit) // room)
+    return window.head + max(0, ticks) + int(least.tail[stages[0]].min())
 
 
-def _area_of_stage(least: Least, stage: int) -> int:
-    """Return memory × time of a stage; as Python integers, because it may pass 64 bits."""
+def _leaving_deficit(least: Least, device: int) -> tuple[int, int]:
+    """Return for how long memory must fall before a device's last gradient leaves, and what stays empty meanwhile."""
+    instance, stages = least.instance, list(least.instance.stages_of[device])
+    split = instance.splittable[stages][:, None]
+    most, shortest = int(instance.hold[F, stages].max()), int(least.backward[stages].min())
+    running = max(
+        int((instance.hold[B, stages] * split).max()) + int(instance.peak[stages].max()),
+        int((instance.release[W, stages] * split).max()),
+    )
+    left = int(instance.room[device]) - running
+    if not shortest or not most or left <= most:
+        return 0, 0
+    steps = left // most
+    return steps * shortest, shortest * (steps * left - most * steps * (steps + 1) // 2)
+
+
+def _area(least: Least, device: int, busy: IntArray) -> int:
+    return sum(_area_of_stage(least, stage, busy) for stage in least.instance.stages_of[device])
+
+
+def _area_of_stage(least: Least, stage: int, busy: IntArray) -> int:
+    """Return memory × time of a stage, ``peak`` for as long as it is busy; in Python integers, which have no limit."""
     instance = least.instance
     times = 1 if least.equal[stage] and (least.descent[stage] == least.descent[stage, 0]).all() else None
     part = np.s_[stage, :times]
@@ -64,13 +103,13 @@ def _area_of_stage(least: Least, stage: int) -> int:
     )
     rows = [
         *(duration[F] + least.descent[part], duration[B], duration[W], duration[BW]),
-        *(hold[F], hold[B], release[W], instance.peak[part], least.work[part]),
+        *(hold[F], hold[B], release[W], instance.peak[part], busy[part]),
     ]
     area = 0
-    for before, t_b, t_w, t_bw, m_b, more, m_w, peak, work in zip(*(row.tolist() for row in rows), strict=True):
+    for before, t_b, t_w, t_bw, m_b, more, m_w, peak, running in zip(*(row.tolist() for row in rows), strict=True):
         together = m_b * (before + t_bw)
         apart = m_b * (before + t_b) + more * t_b + m_w * t_w
-        area += (min(apart, together) if instance.splittable[stage] else together) + peak * work
+        area += (min(apart, together) if instance.splittable[stage] else together) + peak * running
     return area * (instance.microbatches if times else 1)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from heuristic import Built, candidates
 from solver.bounds import RULES, Least, lower_bound
-from tests.heuristic.problems import linear, paper_problem, paper_rows
+from tests.heuristic.problems import linear, paper_problem, paper_rows, published_rows
 from tests.solver.exact import optimum
 from tests.solver.tiny import tiny_problem
 from tests.strategies import problems
@@ -87,6 +87,15 @@ def test_2p_of_the_1_5b_model_is_proven_optimal_by_the_last_device() -> None:
     bound = lower_bound(instance)
     assert instance.clock.value(bound.ticks) == pytest.approx(1152.599, abs=0.001)
     assert re.search(r"device 7 waits 133.861 ms .* works 878.592 ms .* needs 140.146 ms to stage 0", bound.reason)
+
+
+def test_memory_that_a_microbatch_holds_until_its_gradient_leaves_counts_with_the_way_home() -> None:
+    row = next(row for row in published_rows() if row["id"] == "T8:6.2B:p16:m48:V-Min")
+    instance = Problem.parse(row["problem"]).instance()
+    bounds = {rule.__name__: instance.clock.value(rule(Least(instance)).ticks) for rule in RULES}
+    # What fits into memory at once, with the way to the last device and back: 114 ms more than its waits alone prove.
+    assert bounds["residence"] == pytest.approx(4852.491, abs=0.001)
+    assert bounds["forced_waits"] == pytest.approx(4738.457, abs=0.001)
 
 
 def test_memory_that_holds_few_microbatches_is_named_as_the_reason() -> None:
