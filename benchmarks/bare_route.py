@@ -1,6 +1,6 @@
-"""The least that FastAPI can do: one route that returns the bytes of a file, and one that returns 304.
+"""The least that FastAPI can do: routes that return the bytes of files, and one that returns 304.
 
-``python -m benchmarks.bare_route FILE`` serves on a free loopback port, which it prints.
+``python -m benchmarks.bare_route FILE...`` serves ``/0``, ``/1``, … on a free loopback port, which it prints.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from fastapi import FastAPI, Response
 from api.server import listening
 
 app = FastAPI()
-BODY = Path(sys.argv[1]).read_bytes() if len(sys.argv) > 1 else b""
 
 
-@app.get("/body")
-async def body() -> Response:
-    """Return the bytes."""
-    return Response(BODY, media_type="application/json")
+def add_body(path: str, content: bytes) -> None:
+    """Add a route that returns bytes."""
+
+    @app.get(path)
+    async def body() -> Response:
+        return Response(content, media_type="application/json")
 
 
 @app.get("/unchanged")
@@ -30,6 +31,8 @@ async def unchanged() -> Response:
 
 
 if __name__ == "__main__":
+    for at, file in enumerate(sys.argv[1:]):
+        add_body(f"/{at}", Path(file).read_bytes())
     with listening("127.0.0.1", 0) as listener:
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
         uvicorn.Server(uvicorn.Config(app, access_log=False, log_level="warning")).run(sockets=[listener])

@@ -36,10 +36,12 @@ PROFILE = {
     "m_w_bytes": 73728,
 }
 FINISHED = {"profile": PROFILE, "devices": 8, "microbatches": 64, "memory_limit": "1x", "time_limit_s": 2}
+LARGE = {**FINISHED, "profile": {**PROFILE, "stages": 16}, "devices": 16, "microbatches": 256, "method": "zb_h1"}
 LONG = {**FINISHED, "profile": {**PROFILE, "t_f_ms": [17, 18, 19, 20, 21, 22, 23, 24]}, "time_limit_s": 600}
 
+CODINGS = ("identity", "gzip")
 CONNECTIONS = 64
-ROUNDS, ROUND_S = 5, 2.0
+ROUNDS, ROUND_S = 5, 1.5
 SAMPLES, PAUSE_S = 500, 0.01
 CLIENTS, WITHIN_S = 5_000, 2.0
 
@@ -65,6 +67,14 @@ def post(url: str, problem: dict[str, object], wait_s: int = 0) -> httpx.Respons
     return httpx.post(f"{url}/v1/plans", json=problem, headers=headers, timeout=120, trust_env=False)
 
 
+def finished(url: str, problem: dict[str, object]) -> str:
+    """Return the key of a problem once its plan is final."""
+    answer = post(url, problem, wait_s=60).json()
+    assert answer["status"] == "done", answer
+    key: str = answer["key"]
+    return key
+
+
 async def shares(of: Request, bare: Request, status: int) -> float:
     """Return the median share of the bare route's rate, taken in turns so that what else runs weighs on both."""
     found = []
@@ -82,15 +92,25 @@ def p99(values: list[float]) -> float:
     return statistics.quantiles(values, n=100)[98]
 
 
-async def reading(url: str, bare: str, key: str, etag: str) -> list[Claim]:
-    """Measure reads of a finished plan."""
-    path = f"/v1/plans/{key}"
-    whole = await shares(Request(url, path=path), Request(bare, path="/body"), 200)
+def raw(url: str, key: str, coding: str) -> tuple[bytes, str]:
+    """Return a plan as it goes over the wire, and its ETag."""
+    headers = {"Accept-Encoding": coding}
+    with httpx.stream("GET", f"{url}/v1/plans/{key}", headers=headers, trust_env=False) as answer:
+        return b"".join(answer.iter_raw()), answer.headers["etag"]
+
+
+async def reading(url: str, bare: str, keys: list[str], etag: str) -> list[Claim]:
+    """Measure reads of a finished plan, and of a large one that is compressed."""
+    path, large = (f"/v1/plans/{key}" for key in keys)
+    whole = await shares(Request(url, path=path), Request(bare, path="/0"), 200)
     conditional = Request(url, path=path, headers=(f"If-None-Match: {etag}",))
     unchanged = await shares(conditional, Request(bare, path="/unchanged"), 304)
+    compressed = Request(url, path=large, headers=("Accept-Encoding: gzip",))
+    big = await shares(compressed, Request(bare, path="/1"), 200)
     return [
         Claim("GET of a finished plan / bare route", whole, most=math.inf, least=0.6),
         Claim("GET that finds nothing new / bare route", unchanged, most=math.inf, least=0.6),
+        Claim("GET of a large plan, compressed / bare route", big, most=math.inf, least=0.6),
     ]
 
 
@@ -113,11 +133,12 @@ def claims(folder: Path) -> list[Claim]:
     database = f"sqlite:///{folder / 'plans.sqlite3'}"
     serve = ("-c", "from zbplan.cli import main; main()", "serve", "--port", "0", "--database-url", database)
     with running(*serve) as (process, url):
-        finished = post(url, FINISHED, wait_s=60)
-        assert finished.json()["status"] == "done", finished.text[:500]
-        (folder / "body.json").write_bytes(finished.content)
-        with running("-m", "benchmarks.bare_route", str(folder / "body.json")) as (_, bare):
-            made = asyncio.run(reading(url, bare, finished.json()["key"], finished.headers["etag"]))
+        keys = [finished(url, problem) for problem in (FINISHED, LARGE)]
+        (plain, etag), (compressed, _) = (raw(url, key, coding) for key, coding in zip(keys, CODINGS, strict=True))
+        for name, content in (("plain", plain), ("compressed", compressed)):
+            (folder / name).write_bytes(content)
+        with running("-m", "benchmarks.bare_route", str(folder / "plain"), str(folder / "compressed")) as (_, bare):
+            made = asyncio.run(reading(url, bare, keys, etag))
         key = post(url, LONG).json()["key"]
         while httpx.get(f"{url}/v1/plans/{key}", trust_env=False).json()["status"] != "solving":
             time.sleep(0.05)
