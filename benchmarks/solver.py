@@ -22,7 +22,6 @@ from benchmarks.claim import Claim
 from benchmarks.solver_rows import PROVEN, Row, rows
 from solver import solve
 from zbplan.plan import Plan
-from zbplan.problem import Problem
 from zbplan.validate import check
 
 ROOT = Path(__file__).parent.parent
@@ -124,6 +123,12 @@ def write_docs(known: dict[str, Result]) -> None:
     DOCUMENT.write_text(before + BEGIN + "\n" + render(known) + "\n" + rest[rest.index(END) :])
 
 
+def keep(known: dict[str, Result]) -> None:
+    """Write down all known results."""
+    text = json.dumps({"environment": environment(), "rows": known}, indent=1, ensure_ascii=False)
+    RESULTS.write_text(text + "\n")
+
+
 def environment() -> dict[str, Any]:
     """Return what the figures depend on beside the code."""
     packages = {name: version(name) for name in ("ortools", "highspy", "pulp", "numba", "numpy")}
@@ -140,13 +145,15 @@ def main() -> int:
     if arguments.write_docs:
         write_docs(known)
         return 0
-    solve(Problem.model_validate(rows()[0].problem).model_copy(update={"time_limit_s": 1}))  # compiles what is compiled
+    solve(rows()[0].problem.model_copy(update={"time_limit_s": 1}))  # compiles what is compiled
     held = True
     for row in rows():
         if re.search(arguments.rows, f"{row.group} {row.name}"):
             known[row.name] = measure(row)
             held &= _show(claims(row, known[row.name]))
-            RESULTS.write_text(json.dumps({"environment": environment(), "rows": known}, indent=1) + "\n")
+            RESULTS.write_text(
+                json.dumps({"environment": environment(), "rows": known}, indent=1, ensure_ascii=False) + "\n"
+            )
     return int(not held)
 
 
