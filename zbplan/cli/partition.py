@@ -66,8 +66,10 @@ def partition(
         typer.echo(json.dumps({"key": problem.key, **cuts.as_json()}, indent=2))
         return
     with printed() as console:
-        for part in cuts.lines():
-            console.print(part)
+        console.print(cuts.table())
+        console.print()
+        for line in cuts.gains():
+            console.print(line, soft_wrap=True)
 
 
 def _layered(source: str) -> Profile:

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from zbplan.draw.labels import placement_label
 from zbplan.placement import Placement, stages_in
@@ -61,15 +59,13 @@ class Cuts:
         """Return the rows as a JSON value."""
         return {"layers": self._layers, "cuts": [row.as_json(best=row is self._best) for row in self._rows]}
 
-    def lines(self) -> Iterator[RenderableType]:
-        """Yield a table with a row per placement, and then what the best cut gains over the best of the usual ones."""
-        yield self._table()
-        yield Text()
+    def gains(self) -> Iterator[str]:
+        """Yield what the best cut gains over the best of each kind of usual cut."""
         for name, usual in (
             ("the even cut", [(row.even_ms, row) for row in self._rows]),
             ("one layer fewer on the first and last stage", [(row.shorter_ends_ms, row) for row in self._rows]),
         ):
-            yield Text(self._gained(name, [(ms, row) for ms, row in usual if ms is not None]))
+            yield self._gained(name, [(ms, row) for ms, row in usual if ms is not None])
 
     def _gained(self, name: str, usual: Sequence[tuple[float, CutRow]]) -> str:
         if not usual:
@@ -78,7 +74,8 @@ class Cuts:
         gain = _gain(self._best.iteration_ms, best_ms) or 0.0
         return f"{gain:.2%} less than {name}, at best {best_ms:.6g} ms ({placement_label(row.placement)})"
 
-    def _table(self) -> Table:
+    def table(self) -> Table:
+        """Return a table with a row per placement."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column("  placement", no_wrap=True)
         for heading in ("stages", "iteration\nms", "even\nms", "shorter\nends ms"):
