@@ -99,18 +99,11 @@ def all_ranks(tensor_parallel: int = 1) -> Iterator[Ranks]:
             dist.destroy_process_group()
 
 
-_groups: dict[tuple[int, ...], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
-"""By ranks, the default process group and the group made in it."""
-
-
 def _gloo(ranks: Sequence[int]) -> dist.ProcessGroup:
-    """Return a group of the default one's ranks; all of them must call, and nobody else needs to.
+    """Return a new group of the default one's ranks; all of them must call, and nobody else needs to.
 
-    It is made once and stays: torch names it after its ranks, and one that is made again under the same name may meet
-    the addresses of the first, which nobody answers at.
+    It goes with the default group, not before: torch names it after its ranks and the number of groups, and one that
+    is made under the name of one that was taken down may meet addresses that nobody answers at.
     """
-    world, group = _groups.get(tuple(ranks), (None, None))
-    if group is None or world is not dist.group.WORLD:
-        group = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
-        _groups[tuple(ranks)] = dist.group.WORLD, group
+    group: dist.ProcessGroup = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
     return group
