@@ -19,11 +19,19 @@ from zbplan.problem import Problem
 
 KNOWN_PLANS = 4096
 
-CANCELLED = document("cancelled", 409, "The sweep was stopped", "found no plan asked for yet; post the sweep's cell")
+CANCELLED = document(
+    "cancelled", 409, "The sweep was stopped", "found a cell not asked for yet; needed another POST of the sweep"
+)
 
 
 def add(settings: Settings, body: bytes, caller: str | None) -> str:
-    """Keep the sweep that a body holds; return its key. Raises ``Refusal`` if it is none, or has too many cells."""
+    """Keep the sweep that a body holds, taken up again where it was stopped; return its key.
+
+    Raises
+    ------
+    Refusal
+        If the body is none, or has too many cells.
+    """
     database = database_at(settings.database_url)
     with refusing():
         value = load(body)
@@ -32,7 +40,9 @@ def add(settings: Settings, body: bytes, caller: str | None) -> str:
             value = {**value, "problem": problem}
         request = parse_value(SweepRequest, value)
         request.require_at_most(settings.max_cells)
-        return Sweeps(database).add(request, caller)
+        key = Sweeps(database).add(request, caller)
+    Sweeps(database).take_up(key, CANCELLED)
+    return key
 
 
 def waiting(settings: Settings, key: str) -> list[int]:

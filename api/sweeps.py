@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 
 from api.database import Database
@@ -132,6 +132,13 @@ class Sweeps:
         """Note the problem of a cell, or why it is refused; what was noted first stays."""
         content = None if refusal is None else refusal.to_bytes()
         self._insert(SweepCellRow, {"sweep": sweep, "cell": cell, "key": key, "refusal": content})
+
+    def take_up(self, sweep: str, stopped: ErrorDocument) -> None:
+        """Forget the cells that were stopped before or after they were posted, so that they are posted again."""
+        cancelled = select(ProblemRow.key).where(ProblemRow.status == "cancelled")
+        was_stopped = or_(SweepCellRow.refusal == stopped.to_bytes(), SweepCellRow.key.in_(cancelled))
+        with self._database.write() as connection:
+            connection.execute(delete(SweepCellRow).where(SweepCellRow.sweep == sweep, was_stopped))
 
     def noted(self, sweep: str) -> set[int]:
         """Return the cells that are posted or refused."""

@@ -103,9 +103,10 @@ def test_unknown_sweep(server: Server) -> None:
     assert_problem_details(server.get("/v1/sweeps/nothing"), 404, "not_found")
 
 
-def test_stopped_sweep_keeps_its_plans(tmp_path: Path) -> None:
+def test_stopped_sweep_keeps_its_plans_and_is_taken_up_by_another_post(tmp_path: Path) -> None:
+    asked = sweep("held", microbatches=[4, 5, 6])
     with running(tmp_path) as server:
-        answer = server.post(sweep("held", microbatches=[4, 5, 6]), path="/v1/sweeps")
+        answer = server.post(asked, path="/v1/sweeps")
         path = answer.headers["content-location"]
         wait_until(lambda: all(item["key"] for item in server.get(path).json()["cells"]))
         with server.client() as client:
@@ -113,6 +114,18 @@ def test_stopped_sweep_keeps_its_plans(tmp_path: Path) -> None:
         assert (stopped.status_code, stopped.json()["status"]) == (200, "done")
         assert {item["status"] for item in stopped.json()["cells"]} == {"cancelled"}
         assert all(item["iteration_ms"] for item in stopped.json()["cells"])
+        for item in stopped.json()["cells"]:
+            server.let(item["key"], "release")
+        again = server.post(asked, path="/v1/sweeps", wait_s=60)
+        assert {item["status"] for item in again.json()["cells"]} == {"done"}
+
+
+def test_cells_that_a_stopped_sweep_did_not_post_say_so(tmp_path: Path) -> None:
+    with running(tmp_path, max_jobs=0) as server:
+        path = server.post(sweep(), path="/v1/sweeps").headers["content-location"]
+        with server.client() as client:
+            stopped = client.delete(path).json()
+        assert [(item["status"], item["error"]["status"]) for item in stopped["cells"]] == [("refused", 409)]
 
 
 def test_sweep_goes_on_after_a_restart(tmp_path: Path) -> None:
