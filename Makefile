@@ -28,7 +28,9 @@ format: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.heuristic
+	$(BIN)/python -m benchmarks.solver
 	$(BIN)/python -m benchmarks.runtime_store
+	$(BIN)/python -m benchmarks.runtime_trace
 	$(BIN)/python -m benchmarks.emulated_stages
 	$(BIN)/python -m benchmarks.post_validated
 	$(BIN)/python -m benchmarks.profiling
