@@ -100,7 +100,7 @@ def open_pairs(instance: Instance) -> int:
 
 PARTS: dict[str, tuple[Part, ...]] = {
     "auto": (waves, single_devices, policies, improve, cp_sat),
-    "cp_sat": (cp_sat,),
-    "ilp": (ilp_highs, ilp_cbc),
+    "cp_sat": (single_devices, cp_sat),
+    "ilp": (single_devices, ilp_highs, ilp_cbc),
 }
 """What runs for each method; constructive plans and analytic bounds are there before."""

@@ -80,4 +80,4 @@ def test_the_method_uses_both_solvers_and_names_them() -> None:
     best = solve(problem, options=Options(parts=()))
     plan = solve(problem)
     assert plan.metrics.iteration_ms <= best.metrics.iteration_ms
-    assert {run.part for run in plan.provenance.parts} <= {"ilp_highs", "ilp_cbc"}
+    assert {run.part for run in plan.provenance.parts} <= {"single_devices", "ilp_highs", "ilp_cbc"}
