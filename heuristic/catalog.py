@@ -96,7 +96,8 @@ def construct(problem: Problem, *, effort: int = 0) -> Plan:
     Parameters
     ----------
     effort
-        Ops that the planner may schedule, per placement.
+        Ops that the planner may schedule, per placement. Without, it does what the ladder needs, so that more memory
+        never gives a slower plan.
 
     Raises
     ------
@@ -127,7 +128,8 @@ def candidates(problem: Problem, *, effort: int = 0) -> list[Built | Refused]:
     Parameters
     ----------
     effort
-        Ops that the planner may schedule, per placement.
+        Ops that the planner may schedule, per placement. Without, it does what the ladder needs, so that more memory
+        never gives a slower plan.
 
     Raises
     ------
@@ -201,23 +203,24 @@ def _all_on(problem: Problem, placement: Placement, effort: int) -> list[Built |
 
 
 def _planned(instance: Instance, named: list[Built], effort: int) -> Orders:
-    """Return the best orders of all rungs of the ladder, searched on at the limit itself if there is effort."""
-    best, objective = None, UNLIMITED
+    """Return the best orders that a search of some effort finds under the limit; without effort, the ladder's."""
+    if effort > 0:
+        return _searched(instance, [built.orders for built in named], effort)
+    best: list[Orders] = []
+    objective = UNLIMITED
     for rung in rungs(instance):
         if least_time(rung) < objective:
-            orders = _on_rung(rung, _starts(rung, instance, named))
-            if iteration(instance, orders) < objective:
-                best, objective = orders, iteration(instance, orders)
-    starts = [orders for orders in (best, *(built.orders for built in named)) if orders is not None]
-    return [*starts[:1], *improvements(instance, starts, effort=effort)][-1] if effort > 0 else starts[0]
+            orders = _searched(rung, _starts(rung, instance, named), RUNG)
+            best = [orders] if iteration(instance, orders) < objective else best
+            objective = min(objective, iteration(instance, orders))
+    return best[0]
 
 
-def _on_rung(rung: Instance, starts: list[Orders]) -> Orders:
-    """Return the best that a short search finds with the memory of a rung."""
-    if flows_down(rung):
-        starts = [*starts, first_wave(rung)]
-    starts = sorted(starts, key=lambda orders: iteration(rung, orders))
-    return [*starts[:1], *improvements(rung, starts, effort=RUNG)][-1]
+def _searched(instance: Instance, starts: list[Orders], effort: int) -> Orders:
+    if flows_down(instance):
+        starts = [*starts, first_wave(instance)]
+    starts = sorted(starts, key=lambda orders: iteration(instance, orders))
+    return [*starts[:1], *improvements(instance, starts, effort=effort)][-1]
 
 
 def _starts(rung: Instance, instance: Instance, named: list[Built]) -> list[Orders]:

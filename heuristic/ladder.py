@@ -17,12 +17,15 @@ from zbplan.instance import BW, B, F, Instance, IntArray, W
 MOST_OPS = 6_000
 """Ops above which the ladder has one rung only, the limit itself: there a single schedule takes milliseconds."""
 
+FEW = 8
+"""Devices up to which every whole number of microbatches is a rung."""
+
 
 def rungs(instance: Instance) -> Iterator[Instance]:
     """Yield the instance with the memory of each rung, the highest rung first.
 
-    Rungs are a microbatch apart: up to 2p microbatches, then ever wider. If devices differ in room, then by as much on
-    every rung.
+    Rungs are eighths and tenths of what p microbatches hold, and with few devices whole microbatches, up to twice that;
+    then they become ever wider. If devices differ in room, then by as much on every rung.
     """
     room = np.minimum(instance.room, _everything(instance))
     lowest = room.min()
@@ -47,13 +50,24 @@ def least_time(instance: Instance) -> int:
 
 def _levels(instance: Instance, smallest: int) -> list[int]:
     """Return the levels from the smallest on, the highest first."""
-    each, most = _each(instance), instance.microbatches
-    counts = {*range(1, min(2 * instance.devices, most) + 1), most}
-    count = 2 * instance.devices
-    while count < most:
-        counts.add(count)
-        count = count * 3 // 2
-    return sorted({smallest, *(count * each for count in counts if count * each > smallest)}, reverse=True)
+    p, m, each = instance.devices, instance.microbatches, _each(instance)
+    levels = {i * p * each // parts for parts in (8, 10) for i in range(1, 2 * parts + 1)}
+    if p <= FEW:
+        levels.update(count * each for count in range(1, 2 * p + 1))
+    level = 2 * p * each
+    while level < m * each:
+        levels.add(level)
+        level = level * 3 // 2
+    levels.add(m * each)
+    unit = _unit(instance)
+    levels = {level // unit * unit for level in levels if level <= m * each}
+    return sorted({smallest, *(level for level in levels if level > smallest)}, reverse=True)
+
+
+def _unit(instance: Instance) -> int:
+    """Return what all memory is a multiple of, whatever the limit is counted in."""
+    held = np.gcd.reduce(np.concatenate([instance.hold.ravel(), instance.release.ravel(), instance.peak.ravel()]))
+    return max(1, int(held))
 
 
 def _each(instance: Instance) -> int:

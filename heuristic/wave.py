@@ -23,7 +23,7 @@ GAPS = (0.05, 1.2, 0.3, 0.1, 1.0, 0.7, 0.2, 0.5, 0.9, 0.15, 0.0)
 PATIENCES = (0.0, 0.4)
 """Parts of T_F for which a device waits for something better."""
 
-LEAST_TRIES, MOST_OPS = 4, 150_000
+LEAST_TRIES, MOST_OPS = 4, 40_000
 """Schedules that are tried whatever they cost, and the ops of all together beyond that."""
 
 

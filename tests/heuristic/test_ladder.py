@@ -58,6 +58,13 @@ def test_more_memory_adds_rungs_and_changes_none(problem: Problem, extra: int, m
     assert fewer <= all_rungs
 
 
+def test_rungs_do_not_depend_on_what_a_limit_is_counted_in() -> None:
+    coarse, fine = (linear(4, 8, 3, 2, 1, memory_limit=limit).instance() for limit in (5, 5.001))
+    assert fine.memory.value(1000) != coarse.memory.value(1000)
+    bytes_of = [{instance.memory.value(int(rung.room[0])) for rung in rungs(instance)} for instance in (coarse, fine)]
+    assert bytes_of[0] == bytes_of[1]
+
+
 def test_limits_above_everything_are_alike() -> None:
     instance = equal_times("linear", 4, 4, 30).instance()
     everything, none = (
