@@ -92,7 +92,7 @@ class Provenance(Record):
     method
         The schedule or the part of a solve that made the orders.
     warm_start
-        The method of the plan that it started from.
+        The method of the plan that it started from; ``plan <id>`` for one that was handed to the solver.
     solve_s
         Wall-clock seconds until the plan was found.
     parts
