@@ -220,8 +220,13 @@ class Problem(Record):
         return self.parse({**asked, "profile": self._profile_cut(starts), "placement": placement})
 
     def _profile_cut(self, starts: Sequence[int]) -> Profile:
+        profile, layers = self.profile, self.profile.layers
+        if layers is not None:
+            # Spelled out as in the canonical form: a sum of rounded sums may differ from a sum over layers.
+            spelled_out = {"t_bw_ms": layers.per_layer("t_bw_ms")}
+            profile = profile.model_copy(update={"layers": layers.model_copy(update=spelled_out)})
         try:
-            return self.profile.cut(starts)
+            return profile.cut(starts)
         except InvalidInputError as error:
             within = [replace(finding, path=f"$.profile{finding.path[1:]}") for finding in error.findings]
             raise InvalidInputError(within) from None

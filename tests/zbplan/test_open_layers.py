@@ -128,6 +128,15 @@ def test_a_plan_says_which_layer_each_stage_begins_with() -> None:
     assert Plan.parse_json(plan.to_json()) == plan
 
 
+def test_a_plan_is_legal_where_rounding_tells_a_sum_of_sums_from_a_sum_over_layers() -> None:
+    times = {"count": 5, "t_f_ms": 1, "t_b_ms": 1.0000000000000002, "t_w_ms": 1.0}
+    layers = {**LAYERS, **times, **dict.fromkeys(("m_b_bytes", "m_w_bytes"), 1)}
+    ones = dict.fromkeys(("m_static_bytes", "m_peak_bytes", "boundary_bytes"), 0)
+    asked = problem({**layers, **ones}, devices=1)
+    assert Problem.parse(asked.canonical).canonical == asked.canonical
+    assert validate(construct(asked, effort=2)) == []
+
+
 @pytest.mark.parametrize("starts", [None, [], [0, 9], [1, 2], [0]])
 def test_a_plan_whose_stages_are_no_cut_is_not_legal(starts: list[int] | None) -> None:
     plan = construct(problem(), effort=2)
