@@ -23,17 +23,13 @@ def peak_bytes(plan: Plan) -> list[float]:
     The profile must know ``boundary_bytes``; where it says 0, transfers count for nothing.
     """
     instance, orders = plan.instance(), plan.orders()
-    boundary = [float(size) if isinstance(size, float | int) else max(size) for size in _boundaries(plan)]
+    boundary = [float(size) for size in plan.planned.profile.per_stage("boundary_bytes")]
     peaks = []
     for device, actions in enumerate(lower(plan)):
         curve = memory_curve(instance, orders.on(device), device).tolist()
         held = (sum(boundary[edge] for edge in during.elements()) for during in _held(actions))
         peaks.append(max(instance.memory.value(level) + more for level, more in zip(curve, held, strict=True)))
     return peaks
-
-
-def _boundaries(plan: Plan) -> list[float | list[float]]:
-    return plan.asked.profile.per_stage("boundary_bytes")
 
 
 def _held(actions: Sequence[Action]) -> Iterator[Counter[int]]:

@@ -50,7 +50,7 @@ def measured_profile(plan: Plan, trace: Trace, *, force: bool = False) -> Profil
         found = len(joined.steps) if joined.is_warm else 0
         needed = f"{FEWEST} or more behind the first {WARM_UP_STEPS}, which are never steady"
         raise InvalidInputError([Finding("$.steps", f"{found} steady steps", needed)])
-    base = plan.asked.profile
+    base = plan.planned.profile
     columns = {name: [_column(joined, base, name, stage) for stage in range(base.stages)] for name in KINDS}
     estimated = _stretch_unsplit(base, columns)
     transfers = transfer_durations(joined)

@@ -61,3 +61,22 @@ def _alternating(devices: int, microbatches: int, backward: Sequence[list[tuple[
                 ops += [code(kind, device, turn - lag)] if 0 <= turn - lag < microbatches else []
         orders.append(ops)
     return plan_of(problem, Orders.of(orders))
+
+
+def open_plan() -> Plan:
+    """Return a plan of another number of stages than the even cut that its problem's canonical form has."""
+    layers = {"count": 6, "t_f_ms": [1, 2, 3, 4, 5, 6], "t_b_ms": 2, "t_w_ms": 1, "m_b_bytes": 200, "m_w_bytes": 100}
+    problem = Problem.parse(
+        {
+            "profile": {
+                **{"stages": 1, "t_f_ms": 1, "t_b_ms": 1, "t_w_ms": 1, "m_b_bytes": 1, "m_w_bytes": 1},
+                **{"t_comm_ms": 0.5, "layers": {**layers, "boundary_bytes": [1, 2, 3, 4, 5, 0]}},
+            },
+            "devices": 2,
+            "microbatches": 4,
+            "placement": "auto",
+        }
+    )
+    starts, placement = [0, 1, 3, 5], [[0, 3], [1, 2]]
+    cut = problem.cut(starts, placement)
+    return plan_of(cut, random_orders(cut.instance(), 3)).answering(problem, starts)

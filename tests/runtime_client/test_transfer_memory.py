@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runtime_client.transfer_memory import peak_bytes
-from tests.runtime_client.plans import one_f_one_b, plan_of, problem_of, random_plan
+from tests.runtime_client.plans import one_f_one_b, open_plan, plan_of, problem_of, random_plan
 from zbplan.instance import BW, F, Orders
 from zbplan.placement import linear, v_shape
 
@@ -32,6 +32,13 @@ def test_gradients_that_wait_for_their_b_and_those_that_leave_count() -> None:
     for found, planned in zip(peak_bytes(plan), plan.metrics.peak_bytes, strict=True):
         assert planned <= found <= planned + 100 * 6
     assert peak_bytes(plan)[1] > plan.metrics.peak_bytes[1]
+
+
+def test_where_the_plan_cut_the_layers_the_transfers_are_those_between_its_stages() -> None:
+    plan = open_plan()
+    assert plan.planned.profile.boundary_bytes == [1, 3, 5, 0]
+    given = plan_of(plan.planned, plan.orders())
+    assert peak_bytes(plan) == peak_bytes(given) != plan.metrics.peak_bytes
 
 
 def test_between_stages_of_one_device_nothing_is_sent() -> None:

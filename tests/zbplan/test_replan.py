@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.runtime_client.plans import one_f_one_b, plan_of, problem_of, random_plan, zb_h1
+from tests.runtime_client.plans import one_f_one_b, open_plan, plan_of, problem_of, random_plan, zb_h1
 from tests.strategies import problems, random_orders
 from tests.zbplan.traces import as_planned, stretched
 from zbplan.errors import InvalidInputError
@@ -45,6 +45,15 @@ def test_times_are_those_of_the_trace_and_all_else_is_the_plans(plan: Plan) -> N
     stages, microbatches = base.stages, plan.requires.microbatches
     assert found.statistics.t_f_ms.count == [5 * microbatches] * stages
     assert found.statistics.t_f_ms.spread_ms == [pytest.approx(0, abs=1e-6)] * stages
+
+
+def test_where_the_plan_cut_the_layers_its_own_cut_is_measured() -> None:
+    plan = open_plan()
+    base, found = plan.planned.profile, measured_profile(plan, longer(plan))
+    assert (found.stages, found.layers) == (4, None)
+    assert times(found, "t_f_ms") == scaled(times(base, "t_f_ms"), FACTORS["F"])
+    for name in ("m_b_bytes", "m_w_bytes", "boundary_bytes"):
+        assert times(found, name) == times(base, name)
 
 
 def test_what_it_says_is_a_problem_that_can_be_planned() -> None:
