@@ -327,15 +327,19 @@ def _packed(task: _Task, sequence: IntArray, room: int, ops: IntArray) -> bool:
     live, count = 0, 0
     for at in range(len(sequence)):
         while sequence[at] != PLACED:
-            needed = task.hold[sequence[at]] + task.peak[sequence[at] % len(task.peak)]
-            chosen = at if live + needed <= room else _next_weight(sequence, at, len(task.peak))
-            if chosen < 0:
+            chosen = at if _fits(task, sequence[at], live, room) else _next_weight(sequence, at, len(task.peak))
+            if chosen < 0 or not _fits(task, sequence[chosen], live, room):
                 return False
             op = sequence[chosen]
             ops[count], sequence[chosen] = op, PLACED
             live += task.hold[op] - task.release[op]
             count += 1
     return True
+
+
+@inlined
+def _fits(task: _Task, op: int, live: int, room: int) -> bool:
+    return bool(live + task.hold[op] + task.peak[op % len(task.peak)] <= room)
 
 
 @inlined

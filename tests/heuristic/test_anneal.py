@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heuristic import best_per_placement
 from heuristic.anneal import anneal
 from heuristic.list_schedule import list_schedule, task_of
 from heuristic.objective import iteration
@@ -32,6 +33,24 @@ def test_orders_stay_legal_and_become_no_worse(problem: Problem, heat: float, se
     assert validate(Plan.build(problem, problem.placements[0], found, method="planner")) == []
     for device in range(instance.devices):
         np.testing.assert_array_equal(np.sort(found.on(device)), np.sort(start.on(device)))
+
+
+def test_a_weight_goes_up_only_where_its_own_peak_has_room() -> None:
+    profile = {
+        "stages": 4,
+        "t_f_ms": [4, 1, [5, 2], [0, 0]],
+        "t_b_ms": 5,
+        "t_w_ms": [4, [4, 0], [5, 3], 4],
+        "t_comm_ms": 2,
+        "m_b_bytes": [[3, 1], 0, [2, 0], 3],
+        "m_w_bytes": [3, [3, 1], 1, 3],
+        "m_peak_bytes": [0, 0, 1, 1],
+    }
+    problem = Problem.parse(
+        {"profile": profile, "devices": 2, "microbatches": 2, "placement": "v", "memory_limit": [11, 3]}
+    )
+    (built,) = best_per_placement(problem)
+    assert validate(Plan.build(problem, built.placement, built.orders, method=built.method)) == []
 
 
 def test_the_orders_given_are_left_as_they_are() -> None:
