@@ -97,6 +97,11 @@ class Settings(BaseSettings, Record):
         return self
 
     @property
+    def threads_per_solver(self) -> int:
+        """How many threads a solve may use, so that all solver processes together use the cores."""
+        return max(1, len(os.sched_getaffinity(0)) // self.solver_workers)
+
+    @property
     def memory_per_solver_bytes(self) -> int:
         """How much memory a solver process may have."""
         installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

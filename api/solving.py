@@ -14,6 +14,7 @@ from api.near import reused
 from api.refusal import document_of
 from api.settings import Settings
 from api.store import Store
+from solver import Options
 from zbplan.errors import ZbplanError
 from zbplan.plan import Plan
 from zbplan.problem import Problem
@@ -43,7 +44,8 @@ def solve_claimed(settings: Settings, claim: Claim) -> None:
 
     try:
         start = _patiently(_start, settings, claim, problem)
-        plan = resolve_name(settings.solve)(problem, warm_start=start, on_incumbent=keep)
+        options = Options(threads=settings.threads_per_solver)
+        plan = resolve_name(settings.solve)(problem, options=options, warm_start=start, on_incumbent=keep)
         _patiently(claims.finish, claim, check(plan))
     except ZbplanError as error:
         _patiently(claims.fail, claim, document_of(error))

@@ -144,6 +144,7 @@ class External:
             "orders": [orders.on(device).tolist() for device in range(lane.instance.devices)],
             "bound": lane.bound.ticks,
             "time_limit_s": max(0.0, search.remaining_s - GRACE_S),
+            "threads": search.threads,
         }
 
     def _listen(self, search: Search, lane: Lane, process: Process) -> str:

@@ -91,6 +91,8 @@ class Search:
         Monotonic seconds at which the solve was asked for.
     time_limit_s
         Wall-clock seconds from then after which ``finished`` is true.
+    threads
+        How many an exact solver may use.
     cancelled
         Asked now and then whether to stop.
     on_incumbent
@@ -104,11 +106,13 @@ class Search:
         *,
         began_s: float,
         time_limit_s: float,
+        threads: int,
         cancelled: Callable[[], bool],
         on_incumbent: OnIncumbent | None,
     ) -> None:
         self.problem = problem
         self.lanes = lanes
+        self.threads = threads
         self.runs: list[PartRun] = []
         self._began = began_s
         self._deadline = self._began + time_limit_s

@@ -26,10 +26,13 @@ class Options:
     parts
         What tries to improve on the constructive plan and the analytic bound, in sequence; None takes those of the
         problem's method.
+    threads
+        How many an exact solver may use; the cores of the machine are not asked, for the answer depends on it.
     """
 
     time_limit_s: float | None = None
     parts: tuple[Part, ...] | None = None
+    threads: int = 2
 
 
 def solve(
@@ -76,6 +79,7 @@ def solve(
         [_lane(problem, built) for built in best_per_placement(_constructive(problem))],
         began_s=began_s,
         time_limit_s=problem.time_limit_s if options.time_limit_s is None else options.time_limit_s,
+        threads=options.threads,
         cancelled=_asker(cancel),
         on_incumbent=on_incumbent,
     )

@@ -30,6 +30,8 @@ class Job:
         A proven lower bound in ticks.
     until
         Monotonic seconds at which the time is up.
+    threads
+        How many an exact solver may use.
     """
 
     part: str
@@ -37,6 +39,7 @@ class Job:
     incumbent: Orders
     bound: int
     until: float
+    threads: int
 
     @classmethod
     def read(cls, line: str) -> Job:
@@ -48,6 +51,7 @@ class Job:
             incumbent=Orders.of([np.array(ops, dtype=np.int64) for ops in fields["orders"]]),
             bound=fields["bound"],
             until=time.monotonic() + fields["time_limit_s"],
+            threads=fields["threads"],
         )
 
     @property
@@ -83,12 +87,17 @@ class Reporter:
 
 def cp_sat(job: Job, report: Reporter) -> str:
     """Solve with CP-SAT."""
-    from solver.cp_sat import Listener, solve_cp_sat
+    from solver.cp_sat import Listener, Settings, solve_cp_sat
 
     reason = "the search of CP-SAT leaves nothing below"
     listener = Listener(report.orders, lambda ticks: report.bound(ticks, reason))
     outcome = solve_cp_sat(
-        job.instance, job.incumbent, bound=job.bound, time_limit_s=job.remaining_s, listener=listener
+        job.instance,
+        job.incumbent,
+        bound=job.bound,
+        time_limit_s=job.remaining_s,
+        settings=Settings(workers=job.threads),
+        listener=listener,
     )
     report.bound(outcome.bound, reason)
     if outcome.orders is not None:
@@ -109,7 +118,14 @@ def ilp_cbc(job: Job, report: Reporter) -> str:
 def _ilp(job: Job, report: Reporter, solver: str) -> str:
     from solver.ilp import solve_ilp
 
-    outcome = solve_ilp(job.instance, job.incumbent, bound=job.bound, time_limit_s=job.remaining_s, solver=solver)
+    outcome = solve_ilp(
+        job.instance,
+        job.incumbent,
+        bound=job.bound,
+        time_limit_s=job.remaining_s,
+        solver=solver,
+        threads=job.threads,
+    )
     report.bound(outcome.bound, f"the integer linear program leaves nothing below, says {solver}")
     if outcome.orders is not None:
         report.orders(outcome.orders)

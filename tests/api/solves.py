@@ -51,7 +51,8 @@ def scripted(problem: Problem, **options: Any) -> Plan:
 
 def quick(problem: Problem, **options: Any) -> Plan:
     """Solve with the constructive schedules and analytic bounds only."""
-    return solve(problem, options=Options(parts=()), **options)
+    chosen = replace(options.pop("options", Options()), parts=())
+    return solve(problem, options=chosen, **options)
 
 
 def begun(folder: Path, key: str) -> list[int]:

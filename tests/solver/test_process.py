@@ -52,6 +52,15 @@ def test_a_lie_changes_nothing_and_is_named(script: str, outcome: str) -> None:
     assert outcome in plan.provenance.parts[-1].outcome
 
 
+def test_a_part_is_told_how_many_threads_it_may_use() -> None:
+    part = External("part", (sys.executable, "-c", START + "print(json.dumps({'end': str(job['threads'])}))"))
+    outcomes = [
+        solve(open_problem(), options=Options(parts=(part,), threads=threads)).provenance.parts[-1].outcome
+        for threads in (1, 5)
+    ]
+    assert outcomes == ["1", "5"]
+
+
 def test_a_bound_that_a_better_plan_refutes_is_struck_out() -> None:
     honest = solve(open_problem(), options=Options(parts=()))
     start = honest.instance().clock.units(honest.metrics.iteration_ms)
