@@ -20,7 +20,7 @@ from api.database import Database
 from api.queue import Queue
 from api.refusal import ErrorDocument, document
 from api.resource import Status, now
-from api.statements import UNCLAIMED, best_of, change, insert_plan, requeue, set_, stored_plan
+from api.statements import UNCLAIMED, best_of, change, insert_plan, of_this_revision, requeue, set_, stored_plan
 from api.tables import ProblemRow
 from zbplan.plan import Plan
 from zbplan.problem import Problem
@@ -66,7 +66,9 @@ class Claims:
         """Claim a queued problem for solving; None when it is not, or no longer, queued."""
         token = secrets.token_hex(16)
         claim = set_(key, ["queued"], status="solving", started_at=now(), claim=token, leased_until_s=_in(lease_s))
-        claim = claim.values(attempts=ProblemRow.attempts + 1).returning(ProblemRow.time_limit_s)
+        claim = (
+            claim.where(of_this_revision()).values(attempts=ProblemRow.attempts + 1).returning(ProblemRow.time_limit_s)
+        )
         with self._database.write() as connection:
             time_limit_s = connection.execute(claim).scalar_one_or_none()
         return None if time_limit_s is None else Claim(key, token, time_limit_s)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection
 from typing import Any, cast
 
-from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.sql import Update
 
@@ -14,12 +14,19 @@ from api.queue import Queue
 from api.resource import Status
 from api.tables import PlanRow, ProblemRow
 from zbplan.plan import Plan
+from zbplan.problem import REVISION
 
 UNCLAIMED: dict[str, object] = {"claim": None, "leased_until_s": None}
 """What a problem has that nobody solves."""
 
 FRESH: dict[str, object] = {"attempts": 0, "error": None, "started_at": None, "finished_at": None, **UNCLAIMED}
 """What a problem has whose solve never began."""
+
+
+def of_this_revision() -> ColumnElement[bool]:
+    """Choose the problems whose keys this planner makes; the others are only what new solves may start from."""
+    # Rows from before the column was there are of the first revision.
+    return func.coalesce(ProblemRow.revision, 1) == REVISION
 
 
 def set_(key: str, from_: Collection[Status] | None, **changes: object) -> Update:

@@ -18,7 +18,17 @@ from api.near import distance, measures_of, shape_of
 from api.queue import Queue
 from api.resource import UNDER_WAY, Job, Progress, Status, Summary, now
 from api.schema import upgrade
-from api.statements import FRESH, UNCLAIMED, best_of, change, insert_plan, requeue, set_, stored_plan
+from api.statements import (
+    FRESH,
+    UNCLAIMED,
+    best_of,
+    change,
+    insert_plan,
+    of_this_revision,
+    requeue,
+    set_,
+    stored_plan,
+)
 from api.tables import PlanRow, ProblemRow
 from zbplan.plan import Bound, Plan
 from zbplan.problem import REVISION, Problem
@@ -101,7 +111,8 @@ class Store:
         """Take up a known problem again where that may help; return whether it is known.
 
         It may help where the solve was cancelled, where it failed a while ago, and where this problem allows more time
-        than the solve had and the plan is not proven optimal.
+        than the solve has or had and the plan is not proven optimal. A solve under way loses its claim and begins
+        again, from the best plan so far.
         """
         job = self.job(problem.key)
         if job is None:
@@ -119,7 +130,7 @@ class Store:
             return since >= timedelta(seconds=retry_after_s)
         if job.status == "done":
             return time_limit_s > job.time_limit_s and not self._is_optimal(job.key)
-        return job.status == "cancelled" or (job.status == "queued" and time_limit_s > job.time_limit_s)
+        return job.status == "cancelled" or (job.status in UNDER_WAY and time_limit_s > job.time_limit_s)
 
     def _is_optimal(self, key: str) -> bool:
         with self._database.read() as connection:
@@ -128,9 +139,9 @@ class Store:
 
     def queued(self) -> list[str]:
         """Return the keys of all queued problems, oldest first."""
-        keys = select(ProblemRow.key).where(ProblemRow.status == "queued").order_by(ProblemRow.submitted_at)
+        keys = select(ProblemRow.key).where(ProblemRow.status == "queued", of_this_revision())
         with self._database.read() as connection:
-            return list(connection.execute(keys).scalars())
+            return list(connection.execute(keys.order_by(ProblemRow.submitted_at)).scalars())
 
     def put_forgotten(self) -> None:
         """Tell the queue of the problems that are queued here and not there."""
@@ -152,20 +163,21 @@ class Store:
         with self._database.write() as connection:
             best_of = select(ProblemRow.key).where(ProblemRow.plan == plan)
             key = connection.execute(best_of).scalar_one_or_none()
-            if key is not None:
-                requeue(connection, self._queue, key, set_(key, None, status="queued", plan=None, **FRESH))
+            # A better plan may have come since: it stays.
+            again = set_(key or "", None, status="queued", plan=None, **FRESH).where(ProblemRow.plan == plan)
+            queued = key is not None and requeue(connection, self._queue, key, again)
             connection.execute(delete(PlanRow).where(PlanRow.id == plan))
-            return key
+            return key if queued else None
 
     def job(self, key: str) -> Job | None:
-        """Return how far the solve of a problem is."""
+        """Return how far the solve of a problem is; None if there is none, or its key is of another planner revision."""
         with self._database.read() as connection:
-            row = connection.execute(select(*_JOB).where(ProblemRow.key == key)).one_or_none()
+            row = connection.execute(select(*_JOB).where(ProblemRow.key == key, of_this_revision())).one_or_none()
         return None if row is None else Job(*row)
 
     def under_way(self, caller: str | None = None) -> int:
         """Return how many problems wait or are being solved; those of one caller where one is given."""
-        rows = select(func.count()).where(ProblemRow.status.in_(UNDER_WAY))
+        rows = select(func.count()).where(ProblemRow.status.in_(UNDER_WAY), of_this_revision())
         if caller is not None:
             rows = rows.where(ProblemRow.submitted_by == caller)
         with self._database.read() as connection:
@@ -174,7 +186,9 @@ class Store:
     def page(self, *, status: Status | None, after: tuple[str, str] | None, limit: int) -> list[Summary]:
         """Return problems, the last submitted first, that come after a place in the list: ``submitted_at``, ``key``."""
         rows = select(*_SUMMARY).join(PlanRow, ProblemRow.plan == PlanRow.id, isouter=True)
-        rows = rows.order_by(ProblemRow.submitted_at.desc(), ProblemRow.key.desc()).limit(limit)
+        rows = (
+            rows.where(of_this_revision()).order_by(ProblemRow.submitted_at.desc(), ProblemRow.key.desc()).limit(limit)
+        )
         if status is not None:
             rows = rows.where(ProblemRow.status == status)
         if after is not None:

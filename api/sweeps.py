@@ -20,7 +20,7 @@ from api.resource import UNDER_WAY, Status, now
 from api.tables import PlanRow, ProblemRow, SweepCellRow, SweepRow
 from zbplan.errors import Finding, InvalidInputError
 from zbplan.plan import Bound
-from zbplan.problem import Problem
+from zbplan.problem import REVISION, Problem
 from zbplan.record import Record
 
 Limit = float | str | list[float] | None
@@ -116,7 +116,7 @@ class Sweeps:
     def add(self, request: SweepRequest, caller: str | None) -> str:
         """Keep a sweep, once; return its key."""
         document = text_of(request)
-        key = hashlib.sha256(document).hexdigest()
+        key = hashlib.sha256(document + f" revision {REVISION}".encode()).hexdigest()
         row = {"key": key, "document": document, "submitted_at": now(), "submitted_by": caller}
         self._insert(SweepRow, row)
         return key

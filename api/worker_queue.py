@@ -11,11 +11,13 @@ from psycopg import Connection as Psycopg
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import OperationalError
 
+from zbplan.problem import REVISION
+
 QUEUE = "zbplan"
 TASK = "zbplan.solve"
 
 _FORGOTTEN = text(
-    "SELECT key FROM problems WHERE status = 'queued' AND NOT EXISTS "
+    "SELECT key FROM problems WHERE status = 'queued' AND coalesce(revision, 1) = :revision AND NOT EXISTS "
     "(SELECT FROM procrastinate_jobs WHERE queueing_lock = problems.key AND status = 'todo')"
 )
 
@@ -44,7 +46,7 @@ class WorkerQueue:
 
     def forgotten(self, connection: Connection) -> list[str]:
         """Return the keys of queued problems for which no job waits: their worker died before it claimed them."""
-        return list(connection.execute(_FORGOTTEN).scalars())
+        return list(connection.execute(_FORGOTTEN, {"revision": REVISION}).scalars())
 
 
 def _psycopg(connection: Connection) -> Psycopg:

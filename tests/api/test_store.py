@@ -8,6 +8,8 @@ import pytest
 
 from api.claims import ATTEMPTS, Claims
 from api.database import Database
+from api.desk import is_sound
+from api.settings import Settings
 from api.store import Store
 from heuristic import construct
 from solver import solve
@@ -73,6 +75,19 @@ def test_more_time_reopens_a_plan_that_is_not_optimal(store: Store, claims: Clai
     assert claims.problem(claimed(claims, new)) == longer
 
 
+def test_more_time_takes_the_claim_of_a_solve_under_way(store: Store, claims: Claims) -> None:
+    new = added(store, asked(time_limit_s=10))
+    claim = claimed(claims, new)
+    assert store.reopen(new, 0)
+    assert claims.renew([claim], 60) == {claim}
+    best = job(store, new).plan
+    assert store.reopen(new.model_copy(update={"time_limit_s": 20}), 0)
+    assert claims.renew([claim], 60) == set()
+    found = job(store, new)
+    assert (found.status, found.plan) == ("queued", best)
+    assert claimed(claims, new).time_limit_s == 20
+
+
 def test_more_time_is_given_to_a_queued_problem(store: Store) -> None:
     new = added(store, asked(time_limit_s=10))
     for time_limit_s, kept in ((20, 20), (15, 20)):
@@ -101,6 +116,19 @@ def test_discarded_plan_is_gone_and_its_row_not_given_again(store: Store, claims
     assert job(store, new).status == "done"
 
 
+def test_old_key_is_gone_after_a_new_revision_and_its_plan_is_sound(
+    store: Store, claims: Claims, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = added(store, asked())
+    key, row = old.key, job(store, old).plan
+    assert row is not None
+    next_revision(monkeypatch)
+    assert store.job(key) is None
+    assert claims.claim(key, 60) is None
+    assert (store.queued(), store.under_way()) == ([], 0)
+    assert is_sound(Settings(database_url=database_url), row)
+
+
 def test_everything_is_there_for_the_next_process(store: Store, database_url: str) -> None:
     new = added(store, asked())
     other = Database(database_url)
@@ -114,6 +142,11 @@ def solved(store: Store, claims: Claims, t_f_ms: float, **changes: Any) -> Plan:
     new = added(store, asked(profile=profile, **changes))
     claims.finish(claimed(claims, new), construct(new))
     return construct(new)
+
+
+def next_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("zbplan.problem", "api.store", "api.statements"):
+        monkeypatch.setattr(f"{module}.REVISION", REVISION + 1)
 
 
 def test_near_plans_come_nearest_first(store: Store, claims: Claims) -> None:
@@ -131,7 +164,7 @@ def test_plans_of_another_revision_are_told_apart(
     store: Store, claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = solved(store, claims, 12)
-    monkeypatch.setattr("api.store.REVISION", REVISION + 1)
+    next_revision(monkeypatch)
     new = solved(store, claims, 30)
     assert [Plan.parse_json(text) for text in store.near(asked(), 3, revisions="this")] == [new]
     assert [Plan.parse_json(text) for text in store.near(asked(), 3, revisions="all")] == [old, new]
