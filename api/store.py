@@ -170,7 +170,7 @@ class Store:
             return key if queued else None
 
     def job(self, key: str) -> Job | None:
-        """Return how far the solve of a problem is; None if there is none, or its key is of another planner revision."""
+        """Return how far the solve of a problem is; None if there is none of this revision."""
         with self._database.read() as connection:
             row = connection.execute(select(*_JOB).where(ProblemRow.key == key, of_this_revision())).one_or_none()
         return None if row is None else Job(*row)
