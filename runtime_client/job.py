@@ -18,9 +18,11 @@ ENGINE_MODES = ("weight_grad_store", "fused")
 """The ways of splitting the backward that this runtime offers; a plan measured with another predicts other times."""
 
 
-def job_findings(stages: Sequence[PipelineStage], plan: Plan, microbatches: int | None) -> list[str]:
+def job_findings(
+    stages: Sequence[PipelineStage], plan: Plan, microbatches: int | None, starts: Sequence[int] | None = None
+) -> list[str]:
     """Return what does not fit between a plan and this rank's part of the job, one sentence each."""
-    return [*refusals(stages), *_shape_findings(stages, plan, microbatches)]
+    return [*refusals(stages), *_shape_findings(stages, plan, microbatches), *_cut_findings(plan, starts)]
 
 
 def _shape_findings(stages: Sequence[PipelineStage], plan: Plan, microbatches: int | None) -> Iterator[str]:
@@ -39,6 +41,16 @@ def _shape_findings(stages: Sequence[PipelineStage], plan: Plan, microbatches: i
         yield f"found {microbatches} microbatches; needed {requires.microbatches}, or a plan for {microbatches}"
     if requires.engine_mode not in ENGINE_MODES:
         yield f"found a plan for engine mode {requires.engine_mode!r}; needed one of {', '.join(ENGINE_MODES)}"
+
+
+def _cut_findings(plan: Plan, starts: Sequence[int] | None) -> Iterator[str]:
+    needed = plan.requires.starts
+    if needed is not None and (starts is None or list(starts) != needed):
+        found = "layers that nobody told" if starts is None else f"layers {list(starts)}"
+        yield (
+            f"found stages that begin with {found}; needed {needed}, as the plan cuts the model: build them so, and "
+            "pass starts=plan.requires.starts"
+        )
 
 
 def reduction_findings(

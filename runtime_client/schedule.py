@@ -14,7 +14,7 @@ from torch.utils import _pytree
 
 from runtime_client.agreement import agree
 from runtime_client.engine import Around, PlanEngine
-from runtime_client.errors import JobMismatchError, TraceError
+from runtime_client.errors import JobMismatchError
 from runtime_client.job import (
     Signature,
     batch_findings,
@@ -50,6 +50,9 @@ class PlanSchedule:
         a sum: gradients add up. Gradients that are there before a step stay and are added to, unscaled.
     microbatches
         What the job expects; refused if the plan has another number. None takes the plan's.
+    starts
+        With which layer of the model each stage begins, as the job built them; needed, and refused if it is another
+        cut, where the plan cut the layers (``plan.requires.starts``).
     data_parallel_group
         The ranks that hold the same stages and train on other data: ``step`` leaves the average of their gradients.
         Not for stages under FSDP2, which average on their own, right behind their last op.
@@ -91,12 +94,13 @@ class PlanSchedule:
         *,
         scale_grads: bool = True,
         microbatches: int | None = None,
+        starts: Sequence[int] | None = None,
         data_parallel_group: dist.ProcessGroup | None = None,
         overlap_grad_reduce: bool = False,
         trace: bool = False,
     ) -> None:
         held = [stages] if isinstance(stages, PipelineStage) else sorted(stages, key=lambda stage: stage.stage_index)
-        findings = job_findings(held, plan, microbatches)
+        findings = job_findings(held, plan, microbatches, starts)
         findings += reduction_findings(held, data_parallel_group, overlap_grad_reduce)
         agree(plan.to_json().encode(), findings, group=held[0].group)
         actions, forward_actions = lower(check(plan)), lower(plan, forward_only=True)
@@ -211,11 +215,14 @@ class PlanSchedule:
         Raises
         ------
         TraceError
-            If this schedule was not made with ``trace=True``, or has run no step since.
+            On every rank, if ranks noted other steps since the last call, or none.
+        JobMismatchError
+            On every rank, if some rank's schedule was not made with ``trace=True``.
         """
-        if self._tracer is None:
-            raise TraceError("found a PlanSchedule that notes nothing; needed one made with trace=True")
-        return self._tracer.collect(self.plan, self.stages[0].group)
+        group, notes_nothing = self.stages[0].group, "found a PlanSchedule that notes nothing; needed trace=True"
+        agree(b"", [] if self._tracer else [f"{notes_nothing} on every rank"], group=group)
+        assert self._tracer is not None  # noqa: S101 - agreed on just above
+        return self._tracer.collect(self.plan, group)
 
     def _traced_step(self, args: tuple[Any, ...]) -> AbstractContextManager[None]:
         if self._tracer is None:

@@ -50,6 +50,16 @@ def test_a_plan_for_another_number_of_microbatches() -> None:
     assert finding == "found 8 microbatches; needed 4, or a plan for 8"
 
 
+def test_a_plan_that_cuts_the_layers_needs_stages_of_that_cut() -> None:
+    found, starts = plan(), [0, 3]
+    cut = found.model_copy(update={"requires": found.requires.model_copy(update={"starts": starts})})
+    assert job_findings(stages_of(2), cut, None, starts=(0, 3)) == []
+    (finding,) = job_findings(stages_of(2), cut, None, starts=[0, 2])
+    assert finding.startswith("found stages that begin with layers [0, 2]; needed [0, 3], as the plan cuts the model")
+    with pytest.raises(JobMismatchError, match="begin with layers that nobody told; needed"):
+        PlanSchedule(stages_of(2), cut, mean_loss)
+
+
 def test_a_plan_measured_with_a_split_that_this_runtime_does_not_make() -> None:
     native = random_plan([[0, 1]], 4, 0, engine_mode="native_split")
     (finding,) = job_findings(stages_of(2), native, None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from runtime_client import OpError, PlanSchedule
-from runtime_client.errors import TraceError
+from runtime_client.errors import JobMismatchError
 from runtime_client.lowering import Action, devices_of, lower, transfer_of
 from runtime_client.tracing import KEPT_STEPS
 from runtime_client.void_iteration import VoidIteration
@@ -139,7 +139,9 @@ def test_a_schedule_that_notes_nothing_has_no_trace() -> None:
     schedule = schedule_of(text_stages(2))
     tokens, target = batch(8)
     schedule.step(tokens, target=target)
-    with pytest.raises(TraceError, match="found a PlanSchedule that notes nothing; needed one made with trace=True"):
+    with pytest.raises(
+        JobMismatchError, match="rank 0: found a PlanSchedule that notes nothing; needed trace=True on every"
+    ):
         schedule.trace()
 
 
