@@ -75,13 +75,16 @@ class Search:
             self.best = better
 
     def refine(self, goal_ms: float) -> None:
-        """Search longer for the best cut's plan if it is near a goal."""
+        """Search longer for the plans of the best cut and of the usual ones, to compare like with like, near a goal."""
         if (
             self.best is not None
             and self.best_ms <= WITHIN * goal_ms
             and self._least_ms(np.array([self.best.starts]))[0] < goal_ms
         ):
-            self.best = self.judge.refined(self.best)
+            named = (self.best, self.even, self.shorter)
+            refined = {cut.starts: self.judge.refined(cut) for cut in named if cut is not None}
+            self.best, self.even, self.shorter = (None if cut is None else refined[cut.starts] for cut in named)
+            self.best = min(refined.values(), key=lambda cut: cut.iteration_ms)
 
     def exhaust(self, goal_ms: float) -> None:
         """Plan every cut that fits into memory and may reach a goal.

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from heuristic import construct, partition
 from heuristic.partition.exhaustive import every_cut
 from heuristic.partition.judge import Judge
+from heuristic.partition.search import Search
 from tests.heuristic.partition.layered import layered, open_problems, uneven
 from zbplan.errors import InfeasibleError
 from zbplan.placement import linear, stages_in
@@ -88,3 +89,13 @@ def test_embedding_and_head_weigh_what_they_weigh() -> None:
     best = partition(problem, placements=[linear(4)]).best
     assert [later - start for start, later in pairwise([*best.starts, 16])] == [5, 4, 4, 3]
     assert best.problem.profile.t_f_ms == [8, 8, 8, 8]
+
+
+def test_the_usual_cuts_are_searched_as_long_as_the_best_one() -> None:
+    times = {"t_f_ms": [0.5, *[7.4] * 14, 9], "t_b_ms": [0.5, *[7.3] * 14, 8.5], "t_w_ms": [1, *[4.9] * 14, 7.5]}
+    problem = layered(times, devices=4, microbatches=12, comm=0.5, memory_limit="1.5x")
+    search = Search(problem, problem.placements[2], effort=FEW)
+    tried, best_ms = search.shorter, search.best_ms
+    search.refine(best_ms)
+    assert search.shorter.iteration_ms == search.judge.refined(tried).iteration_ms < best_ms < tried.iteration_ms
+    assert search.best.iteration_ms <= min(search.even.iteration_ms, search.shorter.iteration_ms)
