@@ -47,7 +47,10 @@ def partition(
     exact: Annotated[bool, typer.Option("--exact", help="Try every cut; for few layers.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="PROBLEM.json", help="Write the problem of the best cut.")
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="PROBLEM.json", help="Write the problem of the best cut; - prints it alone."
+        ),
     ] = None,
 ) -> None:
     """Cut a model's layers in stages so that the plan takes the least time within memory."""
@@ -55,12 +58,15 @@ def partition(
     from zbplan.draw.cuts import Cuts
     from zbplan.problem import Problem
 
+    files.check_writable(output or files.STANDARD)
     asked = {"devices": devices, "microbatches": microbatches, "optimizer": optimizer}
     limit = None if memory_limit is None else _limit(memory_limit)
     problem = Problem.parse({**asked, "profile": _layered(profile), "placement": "auto", "memory_limit": limit})
     found = cut_layers(problem, placements=_placements(problem, placement), exact=exact)
     if output is not None:
         files.write(output, f"{found.best.problem.to_json()}\n")
+    if output == files.STANDARD:
+        return
     cuts = Cuts([_row(candidate) for candidate in found.candidates], _layer_count(problem))
     if as_json:
         typer.echo(json.dumps({"key": problem.key, **cuts.as_json()}, indent=2))

@@ -62,6 +62,13 @@ def test_the_problem_of_the_best_cut_is_written(tmp_path: Path) -> None:
     assert (problem.memory_limit, problem.optimizer) == ([800, 800, 800, 800.5], "post_validated")
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_problem_on_standard_output_stands_there_alone(tmp_path: Path, more: tuple[str, ...]) -> None:
+    status, stdout, stderr = partition(tmp_path, *ASKED, "--placement", "linear", "-o", "-", *more)
+    assert (status, stderr) == (0, "")
+    assert Problem.parse_json(stdout).placement == [[0], [1], [2], [3]]
+
+
 def test_an_exact_search_is_no_worse(tmp_path: Path) -> None:
     found = [
         json.loads(partition(tmp_path, *ASKED, "--placement", "linear", "--json", *more)[1])
@@ -82,6 +89,7 @@ def test_an_exact_search_is_no_worse(tmp_path: Path) -> None:
         ((*ASKED, "--memory-limit", "1p"), "$.memory_limit: found str '1p'; needed bytes"),
         ((*ASKED, "--memory-limit", "1,2"), "$.memory_limit: found 2 entries; needed 4, one per device"),
         ((*ASKED, "--optimizer", "adam"), "$.optimizer"),
+        ((*ASKED, "-o", "none/problem.json"), "needed a file in a folder that can be written"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
