@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from zbplan.amount import MAX_STAGES, Amount, Measured, Splittable
 from zbplan.errors import Finding, InvalidInputError
 from zbplan.evidence import Check, Statistics
 from zbplan.layers import Layers
-from zbplan.record import BRANCH, Record, branch, refuse
+from zbplan.record import BRANCH, Environment, Record, branch, refuse
 from zbplan.scale import decimal
 
 EngineMode = Literal["weight_grad_store", "native_split", "fused"]
-
-DEEPEST = 32
-"""Brackets inside each other in ``environment``; a few hundred cannot be written as JSON again."""
 
 PER_STAGE = (
     "t_f_ms",
@@ -125,14 +121,7 @@ class Profile(Record):
     statistics: Statistics | None = None
     checks: Annotated[list[Check], Field(default_factory=list, max_length=8 * MAX_STAGES)]
     layers: Layers | None = None
-    environment: Annotated[dict[str, Any], Field(default_factory=dict)]
-
-    @field_validator("environment")
-    @classmethod
-    def _json_environment(cls, environment: dict[str, Any]) -> dict[str, Any]:
-        needed = f"JSON with finite numbers, nested at most {DEEPEST} deep"
-        refuse(Finding(path, found, needed) for path, found in _not_json(environment))
-        return environment
+    environment: Annotated[Environment, Field(default_factory=dict)]
 
     @model_validator(mode="after")
     def _lengths(self) -> Self:
@@ -251,18 +240,3 @@ def _add(left: float | list[float], right: float | list[float]) -> float | list[
     if isinstance(right, list):
         return [float(decimal(left) + decimal(b)) for b in right]
     return float(decimal(left) + decimal(right))
-
-
-def _not_json(value: object, path: str = "", room: int = DEEPEST) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict | list) and room == 0:
-        yield path, "brackets nested deeper"
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _not_json(inner, f"{path}.{name}", room - 1)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _not_json(inner, f"{path}[{index}]", room - 1)
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield path, repr(value)
-    elif not isinstance(value, str | int | float | None):
-        yield path, type(value).__name__

@@ -5,19 +5,23 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from zbplan.errors import Finding, InvalidInputError
 
 BRANCH = "·"
 """Prefix of the tags of discriminated unions, which are no part of a JSON path."""
+
+DEEPEST = 32
+"""Brackets inside each other in an environment; a few hundred cannot be written as JSON again."""
 
 _FINDINGS = "zbplan_findings"
 
@@ -99,6 +103,31 @@ def refuse(findings: Iterable[Finding]) -> None:
     found = list(findings)
     if found:
         raise PydanticCustomError(_FINDINGS, "see findings", {"findings": found})
+
+
+def _not_json(value: object, path: str = "", room: int = DEEPEST) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict | list) and room == 0:
+        yield path, "brackets nested deeper"
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _not_json(inner, f"{path}.{name}", room - 1)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _not_json(inner, f"{path}[{index}]", room - 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield path, repr(value)
+    elif not isinstance(value, str | int | float | None):
+        yield path, type(value).__name__
+
+
+def _checked_environment(environment: dict[str, Any]) -> dict[str, Any]:
+    needed = f"JSON with finite numbers, nested at most {DEEPEST} deep"
+    refuse(Finding(path, found, needed) for path, found in _not_json(environment))
+    return environment
+
+
+Environment = Annotated[dict[str, Any], AfterValidator(_checked_environment)]
+"""What something was measured on: any JSON object, for people."""
 
 
 def load_json(text: str | bytes) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from zbplan.amount import Amount
 from zbplan.errors import Finding
 from zbplan.instance import KINDS
-from zbplan.record import Record, refuse
+from zbplan.record import Environment, Record, refuse
 
 TRANSFERS = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")
 """Rows of a trace that are no ops: posting a send, and waiting for what was to be received.
@@ -114,7 +114,7 @@ class Trace(Record):
     plan_id: str
     clock_error_ms: list[Amount]
     steps: Annotated[list[StepTrace], Field(min_length=1)]
-    environment: Annotated[dict[str, Any], Field(default_factory=dict)]
+    environment: Annotated[Environment, Field(default_factory=dict)]
 
     @model_validator(mode="after")
     def _devices(self) -> Self:

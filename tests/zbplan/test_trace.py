@@ -66,3 +66,8 @@ def test_every_device_needs_a_clock() -> None:
 def test_a_trace_without_steps_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"\$\.steps: found"):
         Trace.parse(TRACE.model_dump() | {"steps": []})
+
+
+def test_what_is_no_json_in_its_environment_is_named_with_its_path() -> None:
+    with pytest.raises(InvalidInputError, match=r"\$\.environment\.a\[0\]: found nan; needed JSON with finite numbers"):
+        Trace.parse(TRACE.model_dump() | {"environment": {"a": [float("nan")]}})

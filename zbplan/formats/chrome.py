@@ -52,7 +52,7 @@ def of_trace(plan: Plan, trace: Trace) -> str:
     """
     instance = plan.instance()
     events = [*_tracks(instance.devices), *(event for step in trace.steps for event in _of_step(instance, step))]
-    return _document(events, {"plan_id": trace.plan_id, **trace.environment})
+    return _document(events, {**trace.environment, "plan_id": trace.plan_id})
 
 
 def _of_step(instance: Instance, step: StepTrace) -> Iterator[Event]:

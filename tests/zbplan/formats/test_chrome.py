@@ -154,5 +154,5 @@ def test_a_trace_has_ops_and_transfers_of_every_step_on_tracks_of_their_own(name
 
 def test_a_trace_says_what_it_was_measured_on() -> None:
     plan = PLANS["linear"]
-    trace = Trace.parse(as_planned(plan).model_dump() | {"environment": {"device": "cpu"}})
+    trace = Trace.parse(as_planned(plan).model_dump() | {"environment": {"device": "cpu", "plan_id": "other"}})
     assert json.loads(of_trace(plan, trace))["otherData"] == {"plan_id": plan.plan_id, "device": "cpu"}
