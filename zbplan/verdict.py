@@ -104,7 +104,8 @@ def _host(report: Report) -> Iterator[str]:
     share = device.host_ms / device.step_ms if device.step_ms else 0.0
     if share > MOST_HOST:
         yield (
-            f"rank {device.device} spends {share:.0%} of its step outside F, B, W and transfers: look for hooks, "
+            f"rank {device.device} spends {share:.0%} of its step outside F, B, W and transfers: where gradients are "
+            "averaged over data-parallel ranks, overlap_grad_reduce=True runs that beside W; else look for hooks, "
             "logging or synchronization between ops, or take fewer, larger microbatches"
         )
 
@@ -116,7 +117,7 @@ def _memory(report: Report) -> Iterator[str]:
             yield (
                 f"rank {device.device} needs {ratio:.2f} times the memory planned "
                 f"({device.peak_bytes.measured:.4g} of {device.peak_bytes.planned:.4g} bytes): measure memory again, "
-                "with the optimizer's state"
+                "with the optimizer's state; a plan counts no transfers under way (boundary_bytes each)"
             )
 
 

@@ -66,7 +66,9 @@ def test_slow_transfers_are_named_by_their_stages() -> None:
 def test_a_host_that_is_late_is_named() -> None:
     found = verdict_of(later(overhead_ms=0.5))
     assert any(
-        sentence.startswith("rank ") and "outside F, B, W and transfers: look for hooks" in sentence
+        sentence.startswith("rank ")
+        and "outside F, B, W and transfers: where gradients are averaged" in sentence
+        and "overlap_grad_reduce=True" in sentence
         for sentence in found
     )
 
@@ -78,6 +80,7 @@ def test_more_memory_than_planned_is_named() -> None:
         f"rank 0 needs 1.50 times the memory planned ({1.5 * peak:.4g} of {peak:.4g} bytes): measure memory again"
         in found[1]
     )
+    assert found[1].endswith("a plan counts no transfers under way (boundary_bytes each)")
     assert len(verdict_of(later(peak_bytes=1.01 * min(PLAN.metrics.peak_bytes)))) == 1
 
 
