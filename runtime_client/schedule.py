@@ -112,7 +112,7 @@ class PlanSchedule:
         self.loss_fn = loss_fn
         ops = [action for action in actions[held[0].group_rank] if not action.is_transfer]
         self._backward = SplitBackward(held, ops, data_parallel_group, overlap_grad_reduce)
-        self._tracer = Tracer(held[0].device) if trace else None
+        self._tracer = Tracer(held[0].device, overlap_grad_reduce=overlap_grad_reduce) if trace else None
         self._observers: list[Around] = []
         self._signature: Signature = {}
         self._holds_last = held[-1].is_last

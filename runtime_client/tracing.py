@@ -45,10 +45,17 @@ class StepNotes:
 
 
 class Tracer:
-    """Notes of the latest steps of one rank."""
+    """Notes of the latest steps of one rank.
 
-    def __init__(self, device: torch.device) -> None:
+    Parameters
+    ----------
+    overlap_grad_reduce
+        As the schedule has it, for the trace to tell: the last W of a stage then runs for those before it, too.
+    """
+
+    def __init__(self, device: torch.device, *, overlap_grad_reduce: bool = False) -> None:
         self._device = device
+        self._overlaps = overlap_grad_reduce
         self._clock = clock_for(device)
         self._steps: deque[StepNotes] = deque(maxlen=KEPT_STEPS)
         self._notes: list[Note] = []
@@ -99,7 +106,11 @@ class Tracer:
         by_step = [[steps[at] for steps in ranks] for at in range(len(numbers[0]))]
         first = _origin(by_step[0], clocks)
         steps = [_step(notes, clocks, first) for notes in by_step]
-        environment = {"device": self._device.type, "torch": torch.__version__}
+        environment = {
+            "device": self._device.type,
+            "torch": torch.__version__,
+            "overlap_grad_reduce": self._overlaps,
+        }
         errors_ms = [error / MS_NS for _, error in clocks]
         return Trace.parse(
             {"plan_id": plan.plan_id, "clock_error_ms": errors_ms, "steps": steps, "environment": environment}

@@ -42,9 +42,10 @@ def measured_profile(plan: Plan, trace: Trace, *, force: bool = False) -> Profil
     Raises
     ------
     InvalidInputError
-        If the trace is of another plan, has fewer than 3 steady steps, or, without ``force``, samples that scatter too
-        much to be trusted.
+        If the trace is of another plan, has fewer than 3 steady steps, is of a job whose last W of a stage ran for
+        those before it, or, without ``force``, has samples that scatter too much to be trusted.
     """
+    _refuse_overlapped(trace)
     joined = Joined.of(plan, trace)
     if len(joined.steps) < FEWEST or not joined.is_warm:
         found = len(joined.steps) if joined.is_warm else 0
@@ -58,6 +59,13 @@ def measured_profile(plan: Plan, trace: Trace, *, force: bool = False) -> Profil
     if doubts and not force:
         raise InvalidInputError(doubts)
     return _assembled(joined, base, columns, transfers, estimated, [str(doubt) for doubt in doubts])
+
+
+def _refuse_overlapped(trace: Trace) -> None:
+    if trace.environment.get("overlap_grad_reduce"):
+        found = "true: the last W of a stage took the time of those before it"
+        needed = "a trace of the same job with overlap_grad_reduce=False, where each W takes its own"
+        raise InvalidInputError([Finding("$.environment.overlap_grad_reduce", found, needed)])
 
 
 def _column(joined: Joined, base: Profile, name: str, stage: int) -> _Column:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from runtime_client import OpError, PlanSchedule
@@ -57,7 +58,7 @@ def test_every_rank_gets_the_same_trace_of_the_steps_since_the_last(ranks: list[
     assert [step.step for step in first.steps] == [0]
     assert [step.step for step in later.steps] == [*range(1, STEPS)]
     assert first.plan_id == PLANS[name].plan_id
-    assert first.environment == {"device": "cpu", "torch": torch.__version__}
+    assert first.environment == {"device": "cpu", "torch": torch.__version__, "overlap_grad_reduce": False}
     assert [step.tokens for step in later.steps] == [batch(8)[0].numel()] * (STEPS - 1)
 
 
@@ -143,6 +144,14 @@ def test_a_schedule_that_notes_nothing_has_no_trace() -> None:
         JobMismatchError, match="rank 0: found a PlanSchedule that notes nothing; needed trace=True on every"
     ):
         schedule.trace()
+
+
+@pytest.mark.usefixtures("alone", "one_thread")
+def test_it_tells_whether_reductions_ran_beside_w() -> None:
+    schedule = schedule_of(text_stages(1), trace=True, data_parallel_group=dist.group.WORLD, overlap_grad_reduce=True)
+    tokens, target = batch(4)
+    schedule.step(tokens, target=target)
+    assert schedule.trace().environment["overlap_grad_reduce"] is True
 
 
 @pytest.mark.usefixtures("alone", "one_thread")

@@ -119,6 +119,15 @@ def test_too_few_steady_steps_are_refused(first: int, steps: int, found: int) ->
         measured_profile(plan, as_planned(plan, steps=steps, first_step=first))
 
 
+def test_a_trace_whose_last_w_ran_for_those_before_it_is_refused() -> None:
+    plan = zb_h1(2, 3)
+    overlapped = longer(plan).model_copy(update={"environment": {"overlap_grad_reduce": True}})
+    with pytest.raises(InvalidInputError, match=r"\$\.environment\.overlap_grad_reduce: found true: .*=False"):
+        measured_profile(plan, overlapped, force=True)
+    told = longer(plan).model_copy(update={"environment": {"overlap_grad_reduce": False}})
+    assert measured_profile(plan, told) == measured_profile(plan, longer(plan))
+
+
 def test_scattered_samples_are_refused_or_kept_and_marked() -> None:
     plan = zb_h1(2, 3)
     jitter = stretched(plan, lambda kind, *rest: 1 + rest[-1] % 3 if kind == "B" else 1.0, **STEADY)
