@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from api.refusal import MEDIA_TYPE, ErrorDocument, Refusal, document
@@ -67,6 +67,13 @@ async def _store_out_of_order(_: Request, error: Exception) -> Response:
     return answer_for_now(error)
 
 
+async def _cannot_be_stored(request: Request, error: Exception) -> Response:
+    logger.info("the store cannot hold what was asked for: %s", error)
+    found = f"{request.method} {request.url.path[:200]!r} with a character or number that the store cannot hold"
+    finding = Finding("$", found, "text without NUL, and numbers of the usual size")
+    return answer(document("invalid_input", 422, "The input is not valid", str(finding), [finding]))
+
+
 async def _failure(_: Request, error: Exception) -> Response:
     return answer(document("internal", 500, "The service failed", f"found {type(error).__name__}; see its log"))
 
@@ -75,6 +82,7 @@ HANDLERS = {
     Refusal: _refusal,
     HTTPException: _no_route,
     RequestValidationError: _wrong_parameters,
+    DataError: _cannot_be_stored,
     SQLAlchemyError: _store_out_of_order,
     Exception: _failure,
 }

@@ -22,8 +22,15 @@ OUT_OF_ORDER = (OperationalError, InterfaceError)
 BUSY_S = 30
 """How long a SQLite writer waits for another."""
 
-CONNECT_S = 5
-"""How long a connection to PostgreSQL may take: a service that stops must not wait for one that is away."""
+PATIENCE = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
+"""Of libpq: how many seconds a connection to PostgreSQL may take, how many milliseconds what is sent may stay without
+an answer of its machine, and when a silent machine is probed: a service must not wait long for one that is away."""
 
 
 class Database:
@@ -94,11 +101,11 @@ def _refuse(url: str, why: str) -> NoReturn:
 
 
 def _patience(url: str) -> dict[str, int]:
-    """Return how long to try to connect to a PostgreSQL that may be away, unless the URL says so."""
+    """Return how long to try to connect or talk to a PostgreSQL that may be away, where the URL does not say so."""
     parsed = make_url(url)
-    if parsed.get_backend_name() != "postgresql" or "connect_timeout" in parsed.query:
+    if parsed.get_backend_name() != "postgresql":
         return {}
-    return {"connect_timeout": CONNECT_S}
+    return {name: most for name, most in PATIENCE.items() if name not in parsed.query}
 
 
 def _configure_sqlite(engine: Engine) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -105,10 +105,13 @@ def add_profile(settings: Settings, body: bytes) -> bytes:
         return text_of(Profiles(database_at(settings.database_url)).add(parse(Profile, body)))
 
 
-def judge(body: bytes) -> bytes:
-    """Return the judgement of the plan that a body holds. Raises ``Refusal`` if it is none."""
+def judge(settings: Settings, body: bytes) -> bytes:
+    """Return the judgement of the plan that a body holds. Raises ``Refusal`` if it is none, or passes the limits."""
     with refusing():
-        violations = [ViolationItem(**asdict(violation)) for violation in validate(parse(Plan, body))]
+        plan = parse(Plan, body)
+        if (asked := _asked_by(plan)) is not None:
+            require_limits(settings, asked, "$.problem")
+        violations = [ViolationItem(**asdict(violation)) for violation in validate(plan)]
         return text_of(Judgement(legal=not violations, violations=violations))
 
 
@@ -172,11 +175,11 @@ def resolved(value: Any, profiles: Profiles, path: str = "$") -> tuple[Any, bool
     return {**value, "profile": load(text)}, False
 
 
-def require_limits(settings: Settings, problem: Problem) -> None:
-    """Hold a problem against the limits of the service; raises ``InvalidInputError``."""
+def require_limits(settings: Settings, problem: Problem, path: str = "$") -> None:
+    """Hold a problem, which stands at a path, against the limits of the service; raises ``InvalidInputError``."""
     findings = [
-        Finding(path, found, f"at most {most} on this service")
-        for path, found, value, most in _asked(settings, problem)
+        Finding(f"{path}.{name}", found, f"at most {most} on this service")
+        for name, found, value, most in _asked(settings, problem)
         if value > most
     ]
     if findings:
@@ -193,14 +196,21 @@ def require_room(settings: Settings, store: Store, caller: str | None) -> None:
         raise Refusal(document("share", 429, "The token's share is used up", f"{detail}; try again later"))
 
 
+def _asked_by(plan: Plan) -> Problem | None:
+    """Return the problem of a plan; None if it is not one, which is all that a judgement then says."""
+    with suppress(InvalidInputError):
+        return plan.asked
+    return None
+
+
 def _asked(settings: Settings, problem: Problem) -> list[tuple[str, str, float, float]]:
     stages, microbatches = problem.most_stages, problem.microbatches
     ops = 3 * stages * microbatches
     shown = f"{stages} stages × {microbatches} microbatches = {ops} ops"
     return [
-        ("$.devices", str(problem.devices), problem.devices, settings.max_devices),
-        ("$.microbatches", shown, ops, settings.max_ops),
-        ("$.time_limit_s", f"{problem.time_limit_s:g}", problem.time_limit_s, settings.max_time_limit_s),
+        ("devices", str(problem.devices), problem.devices, settings.max_devices),
+        ("microbatches", shown, ops, settings.max_ops),
+        ("time_limit_s", f"{problem.time_limit_s:g}", problem.time_limit_s, settings.max_time_limit_s),
     ]
 
 

@@ -19,6 +19,8 @@ HEADER = "X-Request-ID"
 
 _SENT_BY_CLIENTS = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _READS = ("GET", "HEAD", "OPTIONS")
+_METHODS = {*_READS, "POST", "PUT", "PATCH", "DELETE"}
+"""What is counted by its name: a client may make up any other, and each would be a series for ever."""
 
 
 class Observer:
@@ -52,7 +54,8 @@ class Observer:
             self._note(scope, status, time.perf_counter() - began)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        self._metrics.request(scope["method"], getattr(scope.get("route"), "path_format", "none"), status, seconds)
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._metrics.request(method, getattr(scope.get("route"), "path_format", "none"), status, seconds)
         level = logging.DEBUG if scope["method"] in _READS and status < 400 else logging.INFO
         if logger.isEnabledFor(level):
             what = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(1e3 * seconds, 3)}

@@ -13,8 +13,12 @@ from api.database import Database
 from api.documents import text_of
 from api.resource import now
 from api.tables import ProfileRow
+from zbplan.errors import Finding, InvalidInputError
 from zbplan.profile import Profile
 from zbplan.record import Record
+
+MOST_CHARACTERS = 2000
+"""How long a name may be as JSON text: an index of PostgreSQL holds no more than about 2700 bytes."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -33,7 +37,14 @@ class Profiles:
         self._database = database
 
     def add(self, profile: Profile) -> PostedProfile:
-        """Keep a profile, which is then the latest of its name."""
+        """Keep a profile, which is then the latest of its name.
+
+        Raises
+        ------
+        InvalidInputError
+            If its name is too long.
+        """
+        _require_short(profile.name)
         document = text_of(profile)
         digest = hashlib.sha256(document).hexdigest()
         row = {"digest": digest, "name": _stored(profile.name), "posted_at": now(), "document": document}
@@ -63,6 +74,12 @@ class Profiles:
     def find(self, reference: str) -> bytes | None:
         """Return the text of the profile that a reference, a digest or a name, stands for."""
         return (self.with_digest(reference) if _DIGEST.fullmatch(reference) else None) or self.named(reference)
+
+
+def _require_short(name: str) -> None:
+    if (found := len(_stored(name))) > MOST_CHARACTERS:
+        needed = f"at most {MOST_CHARACTERS}, counting escapes such as \\u2603 as they are written"
+        raise InvalidInputError([Finding("$.name", f"{found} characters of JSON text", needed)])
 
 
 def _stored(name: str) -> str:

@@ -48,7 +48,7 @@ class Service:
         self._submitted = submitted
         self._database = Database(settings.database_url)
         self._store = Store(self._database, queue_of(settings))
-        self._desk = Pool(settings.desk_workers)
+        self._desk = Pool(settings.desk_workers, settings.memory_per_solver_bytes)
         self._catalog = Catalog(self._store, is_sound=self._is_sound, on_discard=lambda key: self._jobs.start(key))
         self._jobs = self._jobs_of(settings)
         self._profiles = Profiles(self._database)
@@ -134,8 +134,8 @@ class Service:
         return await asyncio.to_thread(self._store.page, status=status, after=after, limit=limit)
 
     async def judge(self, body: bytes) -> bytes:
-        """Return the judgement of a plan; raises ``Refusal`` if the body is none."""
-        return await self._at_desk(desk.judge, body)
+        """Return the judgement of a plan; raises ``Refusal`` if the body is none, or passes the limits."""
+        return await self._at_desk(desk.judge, self.settings, body)
 
     async def compare(self, body: bytes) -> bytes:
         """Return what every constructive method makes of a problem; raises ``Refusal`` if the body is none."""
@@ -199,6 +199,9 @@ class Service:
                 return await self._desk.run(limit_s, function, *args, **kwargs)
             except WorkerLostError:
                 continue
+            except MemoryError:
+                detail = f"found no more than {self.settings.memory_per_solver_bytes} bytes; needed a smaller problem"
+                raise Refusal(document("memory", 500, "A worker process ran out of memory", detail)) from None
             except TimeoutError:
                 detail = f"found no answer within {limit_s:g} s; needed a smaller problem, or a less busy service"
                 raise Refusal(document("overrun", 503, "The problem takes too long", detail)) from None

@@ -53,7 +53,7 @@ def waiting(settings: Settings, key: str) -> list[int]:
 
 
 def submit(settings: Settings, key: str, cell: int) -> str:
-    """Post the problem of a cell; return its key, or nothing where it is refused, which is noted.
+    """Post the problem of a cell; return its key, or nothing where it is refused, which is noted, or was noted before.
 
     Raises
     ------
@@ -63,6 +63,8 @@ def submit(settings: Settings, key: str, cell: int) -> str:
     database = database_at(settings.database_url)
     sweeps, store = Sweeps(database), Store(database, queue_of(settings))
     request, _, caller = _found(sweeps, key)
+    if cell in sweeps.noted(key):  # posted, or stopped, at another replica
+        return ""
     try:
         with refusing():
             problem = Problem.parse({**request.problem.model_dump(), **request.cells()[cell]})

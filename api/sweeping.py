@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import ParamSpec, Protocol, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -27,7 +26,8 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.5
 """How often who waits for a sweep looks at it."""
 
-FULL = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+FULL = ("urn:zbplan:error:busy", "urn:zbplan:error:share")
+"""The refusals after which there may be room later; any other would come again for ever."""
 
 
 class AtDesk(Protocol):
@@ -140,14 +140,19 @@ class Sweeping:
     async def _post_cell(self, key: str, cell: int) -> str | None:
         """Return the key of a cell's problem, an empty one where it is refused, and None while there is no room."""
         try:
-            return await self._at_desk(sweep_desk.submit, self._settings, key, cell)
-        except Refusal as refusal:
-            if refusal.document.status in FULL:
-                return None
-            raise
+            return await self._submit(key, cell)
         except SQLAlchemyError as error:
             logger.warning("the store cannot be used: %s", error)
             return None
+
+    async def _submit(self, key: str, cell: int) -> str | None:
+        try:
+            return await self._at_desk(sweep_desk.submit, self._settings, key, cell)
+        except Refusal as refusal:
+            if refusal.document.type in FULL:
+                return None
+            await asyncio.to_thread(self._sweeps.note, key, cell, "", refusal.document)
+            return ""
 
     def _finish(self, key: str, task: asyncio.Task[None]) -> None:
         del self._tasks[key]

@@ -37,7 +37,6 @@ def work(settings: Settings) -> None:
         If the database cannot be used.
     """
     configure_logging(settings.log_level)
-    configure_logging(settings.log_level)
     require_database(settings.database_url)
     asyncio.run(_work(settings))
 

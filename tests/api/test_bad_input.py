@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,3 +139,11 @@ def stored(server: Server) -> tuple[int, int]:
             database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("problems", "plans")
         )
     return problems, plans
+
+
+def test_text_that_the_store_cannot_hold_is_the_clients_fault(tmp_path: Path, own_postgresql_url: str) -> None:
+    paths = ["plans/%00", "plans/by-id/%00", "profiles/by-digest/%00", "sweeps/%00", "plans?cursor=%00_x"]
+    with running(tmp_path, database_url=own_postgresql_url) as server:
+        answers = {path: server.get(f"/v1/{path}") for path in paths}
+    assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(paths, 422)
+    assert "Traceback" not in (tmp_path / "log.txt").read_text()

@@ -82,3 +82,11 @@ def test_metrics_show_the_queue(server: Server) -> None:
     assert [found["zbplan_jobs", (("status", status),)] for status in ("solving", "queued", "done")] == [1, 1, 0]
     server.let(key, "release")
     wait_until(lambda: metrics(server)["zbplan_jobs", (("status", "done"),)] == 2)
+
+
+def test_methods_that_clients_make_up_are_one_series(server: Server) -> None:
+    with server.client() as client:
+        for method in ("BREW", "STEEP"):
+            assert client.request(method, "/nothing").status_code == 404
+    other = ("zbplan_requests_total", (("method", "other"), ("route", "none"), ("status", "404")))
+    wait_until(lambda: metrics(server).get(other) == 2)

@@ -88,3 +88,8 @@ def test_unknown_profile(server: Server) -> None:
 def test_bad_profile_is_told_where(server: Server) -> None:
     answer = post(server, profile(t_f_ms=-1))
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "$.t_f_ms")
+
+
+def test_name_that_no_index_holds_is_refused(server: Server) -> None:
+    answer = post(server, profile(name="n" * 2000))
+    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "$.name")

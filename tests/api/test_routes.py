@@ -254,6 +254,14 @@ def test_legal_plan_is_judged_legal(server: Server) -> None:
     }
 
 
+def test_plan_of_a_problem_past_the_limits_is_not_judged(server: Server) -> None:
+    plan = server.post(problem(), wait_s=30).json()["plan"]
+    plan["problem"]["microbatches"] = 60_000
+    answer = server.post(plan, path="/v1/validate")
+    assert_problem_details(answer, 422, "invalid_input")
+    assert [item["path"] for item in answer.json()["errors"]] == ["$.problem.microbatches"]
+
+
 def test_plan_in_the_formats_of_others(server: Server) -> None:
     asked = problem(method="1f1b")
     resource = server.post(asked, wait_s=30).json()

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from api.sweeps import Cell, SweepResource, table
+from api import sweep_desk
+from api.database import Database
+from api.refusal import Refusal, document
+from api.settings import Settings
+from api.store import Store
+from api.sweeping import Sweeping
+from api.sweeps import Cell, SweepResource, Sweeps, table
 from tests.api.servers import Server, problem, running, wait_until
 from tests.api.test_routes import assert_problem_details
 from zbplan.problem import Problem
@@ -137,3 +146,28 @@ def test_sweep_goes_on_after_a_restart(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         found = server.get(path, Prefer="wait=60").json()
         assert {item["status"] for item in found["cells"]} == {"done"}
+
+
+def test_cell_that_no_worker_survives_is_refused_and_ends_the_sweep(database: Database, database_url: str) -> None:
+    async def at_desk(function: Callable[..., Any], *args: Any) -> Any:
+        if function is sweep_desk.submit:
+            raise Refusal(document("crashed", 503, "A worker process crashed", "the worker died, twice"))
+        return await asyncio.to_thread(function, *args)
+
+    async def posted() -> SweepResource:
+        sweeping = Sweeping(
+            Settings(database_url=database_url), Sweeps(database), at_desk=at_desk, posted=str, stop=asyncio.sleep
+        )
+        key = await sweeping.submit(json.dumps(sweep()).encode(), None)
+        return SweepResource.parse_json((await sweeping.table(key, 30)).representation.body)
+
+    found = asyncio.run(posted())
+    assert (found.status, [item.status for item in found.cells]) == ("done", ["refused"])
+
+
+def test_cell_that_was_stopped_at_another_replica_is_not_posted(database: Database, database_url: str) -> None:
+    settings = Settings(database_url=database_url)
+    key = sweep_desk.add(settings, json.dumps(sweep()).encode(), None)
+    assert sweep_desk.cancel(settings, key) == []
+    assert sweep_desk.submit(settings, key, 0) == ""
+    assert Store(database).under_way() == 0
