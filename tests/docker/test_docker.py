@@ -44,8 +44,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def postgresql_url() -> Iterator[str]:
-    with postgresql() as url:
-        yield url
+    with postgresql() as database:
+        yield database.url
 
 
 @pytest.fixture
