@@ -92,10 +92,24 @@ def time_transfers(
                 _exchange(send=[], receive=there, peer=boundary.producer)
                 _exchange(send=back, receive=[], peer=boundary.producer)
         return None
-    legs = [_round_trips(trips, boundary.consumer, device) for _ in range(len(steps))]
-    forward = steps.duration([there - notes / 2 for notes, there, _ in legs])
-    backward = steps.duration([back - notes / 2 for notes, _, back in legs])
+    forward, backward = t_comm(steps, [_round_trips(trips, boundary.consumer, device) for _ in range(len(steps))])
     return forward, backward if gradients else NEVER
+
+
+def t_comm(steps: Steps, trips_ms: Sequence[Sequence[float]]) -> tuple[Duration, Duration]:
+    """Return the forward and the backward T_comm.
+
+    The latency of a note is a constant, to which a busy machine only adds: the quickest of all steady rounds counts.
+    Taken round by round, a note that was held up could make a transfer seem to take less than no time.
+
+    Parameters
+    ----------
+    trips_ms
+        Per round the times of the three round trips: note and note, tensors and note, note and gradients.
+    """
+    notes, there, back = zip(*trips_ms, strict=True)
+    latency_ms = min(notes[steps.warmup :]) / 2
+    return steps.duration([trip - latency_ms for trip in there]), steps.duration([trip - latency_ms for trip in back])
 
 
 def _round_trips(trips: Sequence[tuple[list[Tensor], list[Tensor]]], peer: int, device: torch.device) -> list[float]:
