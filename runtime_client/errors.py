@@ -16,7 +16,9 @@ class PlanDigestError(ZbplanError):
 
 
 class JobMismatchError(ZbplanError):
-    """The plan does not fit the job on some rank; every rank raises it.
+    """The plan does not fit the job on some rank.
+
+    Every rank raises it, but for what only a rank's own step can find: its batch, or reentrant checkpointing.
 
     Attributes
     ----------

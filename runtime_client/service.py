@@ -59,9 +59,9 @@ def download(
     Raises
     ------
     FetchError
-        Naming the URL, what it answered, and the proxy in between.
+        Naming the URL, what it answered, and the proxy in between; also when the answer holds no plan.
     InvalidInputError
-        When the problem is none, before anything is sent, or when the answer holds no plan.
+        When the problem is none, before anything is sent.
     """
     asked = parse_asked(problem_or_key)
     key = key_of(asked)
