@@ -13,6 +13,7 @@ from api.near import METHOD, reused
 from api.profiles import Profiles
 from api.queue import queue_of
 from api.refusal import Refusal, document, document_of
+from api.resource import UNDER_WAY
 from api.settings import Settings
 from api.store import Store
 from solver import Options, comparison, solve
@@ -74,18 +75,25 @@ def submit(settings: Settings, body: bytes, caller: str | None) -> Submitted:
 def keep(settings: Settings, store: Store, problem: Problem, caller: str | None) -> Known:
     """Store a problem with a first plan, ready to be solved, and return what was known of it.
 
+    One that is known is taken up again where that may help.
+
     Raises
     ------
     ZbplanError, Refusal
-        If it passes the limits, has no plan, or there is no room for another.
+        If it passes the limits, has no plan, or there is no room for another solve; what is known of it stays.
     """
     require_limits(settings, problem)
-    if store.reopen(problem, settings.retry_after_s):
-        return "exact"
-    require_room(settings, store, caller)
-    plan = first_plan(problem, store.near(problem, settings.near_plans, revisions="this"))
-    store.add(problem, plan, caller)
-    return "near" if plan.provenance.method == METHOD else "none"
+    job = store.job(problem.key)
+    if job is None:
+        require_room(settings, store, caller)
+        plan = first_plan(problem, store.near(problem, settings.near_plans, revisions="this"))
+        store.add(problem, plan, caller)
+        return "near" if plan.provenance.method == METHOD else "none"
+    if store.is_worth_another_solve(job, problem.time_limit_s, settings.retry_after_s):
+        if job.status not in UNDER_WAY:
+            require_room(settings, store, caller)
+        store.reopen(job, problem, caller)
+    return "exact"
 
 
 def nothing() -> None:
@@ -187,7 +195,7 @@ def require_limits(settings: Settings, problem: Problem, path: str = "$") -> Non
 
 
 def require_room(settings: Settings, store: Store, caller: str | None) -> None:
-    """Turn a new problem away while too many wait; raises ``Refusal``."""
+    """Turn a solve away while too many wait; raises ``Refusal``."""
     if (found := store.under_way()) >= settings.max_jobs:
         detail = f"found {found} problems that wait or are being solved; needed fewer than {settings.max_jobs}"
         raise Refusal(document("busy", 503, "The queue is full", f"{detail}; try again later"))

@@ -107,30 +107,29 @@ class Store:
         documents = (self.document(row.plan) for row in nearest[:most])
         return [document for document in documents if document is not None]
 
-    def reopen(self, problem: Problem, retry_after_s: float) -> bool:
-        """Take up a known problem again where that may help; return whether it is known.
+    def is_worth_another_solve(self, job: Job, time_limit_s: float, retry_after_s: float) -> bool:
+        """Return whether it may help to solve a known problem again, with so much time.
 
-        It may help where the solve was cancelled, where it failed a while ago, and where this problem allows more time
-        than the solve has or had and the plan is not proven optimal. A solve under way loses its claim and begins
-        again, from the best plan so far.
+        It may where the solve was cancelled, where it failed a while ago, and where there is more time than the solve
+        has or had and the plan is not proven optimal.
         """
-        job = self.job(problem.key)
-        if job is None:
-            return False
-        if self._worth_another_solve(job, problem.time_limit_s, retry_after_s):
-            longer = {"problem": text_of(problem), "time_limit_s": problem.time_limit_s}
-            again = set_(problem.key, [job.status], status="queued", **FRESH, **longer)
-            with self._database.write() as connection:
-                requeue(connection, self._queue, problem.key, again)
-        return True
-
-    def _worth_another_solve(self, job: Job, time_limit_s: float, retry_after_s: float) -> bool:
         if job.status == "failed":
             since = datetime.now(UTC) - datetime.fromisoformat(job.finished_at or job.submitted_at)
             return since >= timedelta(seconds=retry_after_s)
         if job.status == "done":
             return time_limit_s > job.time_limit_s and not self._is_optimal(job.key)
         return job.status == "cancelled" or (job.status in UNDER_WAY and time_limit_s > job.time_limit_s)
+
+    def reopen(self, job: Job, problem: Problem, caller: str | None = None) -> None:
+        """Queue a known problem again, unless its job has changed: it is solved on from the best plan so far.
+
+        A solve under way loses its claim and begins again; it stays that of who posted it.
+        """
+        changes = {"problem": text_of(problem), "time_limit_s": problem.time_limit_s, **FRESH}
+        if job.status not in UNDER_WAY:
+            changes["submitted_by"] = caller
+        with self._database.write() as connection:
+            requeue(connection, self._queue, job.key, set_(job.key, [job.status], status="queued", **changes))
 
     def _is_optimal(self, key: str) -> bool:
         with self._database.read() as connection:

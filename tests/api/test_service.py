@@ -224,6 +224,23 @@ def test_more_time_solves_again_unless_the_plan_is_optimal(server: Server) -> No
             assert len(server.begun(answer["key"])) == solves
 
 
+def test_more_time_has_to_wait_for_room_and_the_old_plan_stays(tmp_path: Path, database_url: str) -> None:
+    asked = improvable(time_limit_s=5)
+    with running(tmp_path, database_url=database_url, max_jobs=1) as server:
+        old = server.post(asked, wait_s=30)
+        path = f"/v1/plans/{old.json()['key']}"
+        held = server.begin(problem("held"))
+        full = server.post({**asked, "time_limit_s": 20})
+        assert (full.status_code, full.json()["type"]) == (503, "urn:zbplan:error:busy")
+        assert int(full.headers["retry-after"]) > 0
+        again = server.get(path)
+        assert (again.status_code, again.content) == (200, old.content)
+        server.let(held, "release")
+        assert server.get(f"/v1/plans/{held}", Prefer="wait=30").json()["status"] == "done"
+        assert server.post({**asked, "time_limit_s": 20}, wait_s=30).json()["status"] == "done"
+        assert len(server.begun(old.json()["key"])) == 2
+
+
 def damage_bytes(document: bytes) -> bytes:
     return document[:-40]
 

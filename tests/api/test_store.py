@@ -31,7 +31,6 @@ def test_unknown_problem(store: Store, claims: Claims) -> None:
     assert claims.claim("nothing", 60) is None
     assert store.document(1) is None
     assert store.plan_row("nothing") is None
-    assert not store.reopen(asked(), 0)
 
 
 def test_second_add_changes_nothing(store: Store) -> None:
@@ -50,13 +49,22 @@ def test_plan_id_leads_to_its_first_document(store: Store, claims: Claims) -> No
     assert store.plan_row(construct(new).plan_id) == first
 
 
+def reopened(store: Store, problem: Problem, retry_after_s: float = 0) -> bool:
+    """Return whether a known problem was taken up again."""
+    known = job(store, problem)
+    worth = store.is_worth_another_solve(known, problem.time_limit_s, retry_after_s)
+    if worth:
+        store.reopen(known, problem)
+    return worth
+
+
 def test_reopened_after_a_cancel_with_all_attempts(store: Store, claims: Claims) -> None:
     new = added(store, asked())
     for _ in range(ATTEMPTS):
         claims.lost(claimed(claims, new), CRASHED)
-    assert store.reopen(new, 60)
+    assert not reopened(store, new, retry_after_s=60)
     assert job(store, new).status == "failed"
-    assert store.reopen(new, 0)
+    assert reopened(store, new)
     found = job(store, new)
     assert (found.status, found.error, found.started_at, found.finished_at) == ("queued", None, None, None)
     claims.lost(claimed(claims, new), CRASHED)
@@ -68,9 +76,9 @@ def test_more_time_reopens_a_plan_that_is_not_optimal(store: Store, claims: Clai
     longer = new.model_copy(update={"time_limit_s": 20})
     claims.finish(claimed(claims, new), solve(new))
     assert not plan_of(store, new).bound.proven_optimal
-    assert store.reopen(new, 0)
+    assert not reopened(store, new)
     assert job(store, new).status == "done"
-    assert store.reopen(longer, 0)
+    assert reopened(store, longer)
     assert job(store, new).status == "queued"
     assert claims.problem(claimed(claims, new)) == longer
 
@@ -78,10 +86,10 @@ def test_more_time_reopens_a_plan_that_is_not_optimal(store: Store, claims: Clai
 def test_more_time_takes_the_claim_of_a_solve_under_way(store: Store, claims: Claims) -> None:
     new = added(store, asked(time_limit_s=10))
     claim = claimed(claims, new)
-    assert store.reopen(new, 0)
+    assert not reopened(store, new)
     assert claims.renew([claim], 60) == {claim}
     best = job(store, new).plan
-    assert store.reopen(new.model_copy(update={"time_limit_s": 20}), 0)
+    assert reopened(store, new.model_copy(update={"time_limit_s": 20}))
     assert claims.renew([claim], 60) == set()
     found = job(store, new)
     assert (found.status, found.plan) == ("queued", best)
@@ -91,8 +99,26 @@ def test_more_time_takes_the_claim_of_a_solve_under_way(store: Store, claims: Cl
 def test_more_time_is_given_to_a_queued_problem(store: Store) -> None:
     new = added(store, asked(time_limit_s=10))
     for time_limit_s, kept in ((20, 20), (15, 20)):
-        assert store.reopen(new.model_copy(update={"time_limit_s": time_limit_s}), 0)
+        assert reopened(store, new.model_copy(update={"time_limit_s": time_limit_s})) == (time_limit_s == kept)
         assert job(store, new).time_limit_s == kept
+
+
+def test_what_is_solved_again_is_the_share_of_who_asked_again(store: Store, claims: Claims) -> None:
+    new = Problem.parse(improvable(time_limit_s=10))
+    store.add(new, construct(new), "first")
+    for time_limit_s, ends, owner in ((20, False, "first"), (30, True, "second")):
+        if ends:
+            claims.finish(claimed(claims, new), construct(new))
+        store.reopen(job(store, new), new.model_copy(update={"time_limit_s": time_limit_s}), "second")
+        assert [store.under_way(caller) for caller in ("first", "second")] == [owner == "first", owner == "second"]
+
+
+def test_job_that_has_changed_is_not_reopened(store: Store, claims: Claims) -> None:
+    new = added(store, asked())
+    seen = job(store, new)
+    claim = claimed(claims, new)
+    store.reopen(seen, new.model_copy(update={"time_limit_s": 20}))
+    assert claims.renew([claim], 60) == {claim}
 
 
 def test_queued_problems_come_oldest_first(store: Store, claims: Claims) -> None:
