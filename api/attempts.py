@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import ParamSpec
+from functools import partial
 
 from api.claims import Claim, Claims
 from api.database import OUT_OF_ORDER
 from api.leases import Leases
 from api.pool import Pool, WorkerLostError
-from api.refusal import ErrorDocument, document
+from api.refusal import ErrorDocument, Refusal, document
 from api.settings import Settings
 from api.solving import solve_claimed
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-
 PATIENCE_S = 1.0
 """How long to wait before the store is told again what it could not be told."""
+
+UNHEARD = document(
+    "store", 500, "The solve was lost", "found the store out of order while the solve ran over its time, twice"
+)
 
 
 class Attempts:
@@ -71,21 +73,44 @@ class Attempts:
             self._changed(key)
 
     async def _attempt(self, claim: Claim) -> None:
-        limit_s = claim.time_limit_s + self._settings.overtime_s
-        solve = asyncio.ensure_future(self._pool.run(limit_s, solve_claimed, self._settings, claim))
-        await self._leases.hold(claim, solve)
-        if solve.cancelled() or (error := solve.exception()) is None:
-            return
-        if isinstance(error, TimeoutError):
+        attempt = asyncio.ensure_future(self._see_through(claim))
+        await self._leases.hold(claim, attempt)
+        if not attempt.cancelled():
+            attempt.result()
+
+    async def _see_through(self, claim: Claim) -> None:
+        """Solve a claimed problem and tell the store what came of it, however long the store is out of order."""
+        tell = await self._outcome(claim)
+        await _patiently(tell)
+
+    async def _outcome(self, claim: Claim) -> Callable[[], None]:
+        """Return what the store is to be told, once a worker has solved a problem or failed to."""
+        limit_s, began = claim.time_limit_s + self._settings.overtime_s, asyncio.get_running_loop().time()
+        try:
+            found = await self._pool.run(limit_s, solve_claimed, self._settings, claim)
+            # Without a plan the claim is gone, and whatever the store is told changes nothing.
+            return partial(self._claims.release, claim) if found is None else partial(self._claims.finish, claim, found)
+        except Refusal as refusal:
+            return partial(self._claims.fail, claim, refusal.document)
+        except OUT_OF_ORDER as error:
+            logger.warning("the solve of %s could not begin: %s", claim.key, error)
+            await asyncio.sleep(PATIENCE_S)
+            return partial(self._claims.release, claim)
+        except TimeoutError:
             logger.warning("killed the solve of %s after %g s", claim.key, limit_s)
-            await _patiently(self._claims.overrun, claim)
-        elif isinstance(error, WorkerLostError):
+            if self._leases.failed_since(began):
+                # Better plans than the one there may have been found meanwhile, and did not get there.
+                found_away = document(
+                    "store", 500, "The solve was lost", "found the store out of order at its end, twice"
+                )
+                return partial(self._claims.lost, claim, found_away)
+            return partial(self._claims.overrun, claim)
+        except WorkerLostError as error:
             logger.warning("lost the solve of %s: %s", claim.key, error)
-            crashed = document("crashed", 500, "The solve crashed", f"{error}, twice")
-            await _patiently(self._claims.lost, claim, crashed)
-        else:
-            logger.error("the solve of %s failed", claim.key, exc_info=error)
-            await _patiently(self._claims.fail, claim, self._failure(error))
+            return partial(self._claims.lost, claim, document("crashed", 500, "The solve crashed", f"{error}, twice"))
+        except Exception as error:
+            logger.exception("the solve of %s failed", claim.key)
+            return partial(self._claims.fail, claim, self._failure(error))
 
     def _failure(self, error: BaseException) -> ErrorDocument:
         if isinstance(error, MemoryError):
@@ -101,11 +126,11 @@ class Attempts:
             logger.warning("could not give back the solve of %s; its lease will run out", claim.key)
 
 
-async def _patiently(tell: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+async def _patiently(tell: Callable[[], None]) -> None:
     """Tell the store something, again and again while it is out of order."""
     while True:
         try:
-            return await asyncio.to_thread(tell, *args, **kwargs)
+            return await asyncio.to_thread(tell)
         except OUT_OF_ORDER as error:
             logger.warning("the store cannot be used: %s", error)
             await asyncio.sleep(PATIENCE_S)

@@ -20,9 +20,8 @@ from api.database import Database
 from api.queue import Queue
 from api.refusal import ErrorDocument, document
 from api.resource import Status, now
-from api.statements import UNCLAIMED, best_of, change, insert_plan, of_this_revision, requeue, set_, stored_plan
+from api.statements import UNCLAIMED, Found, best_of, change, insert_plan, of_this_revision, requeue, set_, stored_plan
 from api.tables import ProblemRow
-from zbplan.plan import Plan
 from zbplan.problem import Problem
 
 T = TypeVar("T")
@@ -93,15 +92,15 @@ class Claims:
             plan = connection.execute(_held(claim, ProblemRow.plan)).scalar_one_or_none()
             return None if plan is None else stored_plan(connection, plan)
 
-    def improve(self, claim: Claim, plan: Plan) -> None:
+    def improve(self, claim: Claim, found: Found) -> None:
         """Keep a plan, which must be legal, if it is better than the one there or as good with a better bound."""
         with self._database.write() as connection:
-            _improve(connection, claim, plan)
+            _improve(connection, claim, found)
 
-    def finish(self, claim: Claim, plan: Plan) -> None:
+    def finish(self, claim: Claim, found: Found) -> None:
         """Keep the last plan of a solve, if it is the best, and say that the solve is done."""
         with self._database.write() as connection:
-            _improve(connection, claim, plan)
+            _improve(connection, claim, found)
             change(connection, _end(claim, "done"))
 
     def overrun(self, claim: Claim) -> None:
@@ -142,14 +141,14 @@ class Claims:
             return requeue(connection, self._queue, claim.key, again) or change(connection, failed)
 
 
-def _improve(connection: Connection, claim: Claim, plan: Plan) -> None:
+def _improve(connection: Connection, claim: Claim, found: Found) -> None:
     held = connection.execute(_held(claim, ProblemRow.key).with_for_update()).one_or_none()
     if held is None:
         return
     best = connection.execute(best_of(claim.key)).one_or_none()
-    offered = (-plan.metrics.iteration_ms, plan.bound.iteration_ms)
+    offered = (-found.iteration_ms, found.bound_ms)
     if best is None or offered > (-best.iteration_ms, best.bound_ms):
-        change(connection, _of(claim).values(plan=insert_plan(connection, plan)))
+        change(connection, _of(claim).values(plan=insert_plan(connection, found)))
 
 
 def _held(claim: Claim, column: InstrumentedAttribute[T]) -> Select[T]:

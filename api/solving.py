@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from pkgutil import resolve_name
-from typing import ParamSpec, TypeVar
 
 from api.claims import Claim, Claims
 from api.database import OUT_OF_ORDER, database_at
 from api.near import reused
-from api.refusal import document_of
+from api.refusal import Refusal, document_of
 from api.settings import Settings
+from api.statements import Found
 from api.store import Store
 from solver import Options
 from zbplan.errors import ZbplanError
@@ -22,33 +20,38 @@ from zbplan.validate import check
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-PATIENCE_S = 1.0
-"""How long to wait before the store is asked again."""
+def solve_claimed(settings: Settings, claim: Claim) -> Found | None:
+    """Return the best plan of a problem that this service has claimed, ready to be stored; None if the claim is gone.
 
+    Every better plan on the way goes to the store at once. The last one is left to the caller, who has all the time
+    that the store may need.
 
-def solve_claimed(settings: Settings, claim: Claim) -> None:
-    """Solve a problem that this service has claimed; every better plan goes to the store at once."""
+    Raises
+    ------
+    Refusal
+        If there is none.
+    OperationalError, InterfaceError
+        If the store is out of order before the solve begins.
+    """
     claims = Claims(database_at(settings.database_url))
-    problem = _patiently(claims.problem, claim)
+    problem = claims.problem(claim)
     if problem is None:
-        return
+        return None
 
     def keep(plan: Plan, _bound_ms: float) -> None:
         try:
-            claims.improve(claim, check(plan))
+            claims.improve(claim, Found.of(check(plan)))
         except OUT_OF_ORDER as error:
             logger.warning("the store cannot be used, and may get the next better plan: %s", error)
 
     try:
-        start = _patiently(_start, settings, claim, problem)
+        start = _start(settings, claim, problem)
         options = Options(threads=settings.threads_per_solver)
         plan = resolve_name(settings.solve)(problem, options=options, warm_start=start, on_incumbent=keep)
-        _patiently(claims.finish, claim, check(plan))
+        return Found.of(check(plan))
     except ZbplanError as error:
-        _patiently(claims.fail, claim, document_of(error))
+        raise Refusal(document_of(error)) from None
 
 
 def _start(settings: Settings, claim: Claim, problem: Problem) -> Plan | None:
@@ -58,13 +61,3 @@ def _start(settings: Settings, claim: Claim, problem: Problem) -> Plan | None:
     near = Store(database).near(problem, settings.near_plans, revisions="all")
     starts = reused(problem, near if best is None else [best, *near])
     return min(starts, key=lambda plan: plan.metrics.iteration_ms, default=None)
-
-
-def _patiently(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Ask or tell the store something, again and again while it is out of order; whoever runs this ends it in time."""
-    while True:
-        try:
-            return ask(*args, **kwargs)
-        except OUT_OF_ORDER as error:
-            logger.warning("the store cannot be used: %s", error)
-            time.sleep(PATIENCE_S)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from typing import Any, cast
+from dataclasses import asdict, dataclass
+from typing import Any, Self, cast
 
 from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, update
 from sqlalchemy.engine import CursorResult
@@ -21,6 +22,23 @@ UNCLAIMED: dict[str, object] = {"claim": None, "leased_until_s": None}
 
 FRESH: dict[str, object] = {"attempts": 0, "error": None, "started_at": None, "finished_at": None, **UNCLAIMED}
 """What a problem has whose solve never began."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan that was found, as it is stored."""
+
+    plan_id: str
+    key: str
+    iteration_ms: float
+    bound_ms: float
+    document: bytes
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """Write a plan down."""
+        times = plan.metrics.iteration_ms, plan.bound.iteration_ms
+        return cls(plan.plan_id, plan.key, *times, plan.to_json().encode())
 
 
 def of_this_revision() -> ColumnElement[bool]:
@@ -54,17 +72,9 @@ def best_of(key: str) -> Select[float, float]:
     return select(PlanRow.iteration_ms, PlanRow.bound_ms).where(PlanRow.id == plan_of)
 
 
-def insert_plan(connection: Connection, plan: Plan) -> int:
+def insert_plan(connection: Connection, found: Found) -> int:
     """Store a plan; return its row."""
-    document = plan.to_json().encode()
-    row = {
-        "plan_id": plan.plan_id,
-        "key": plan.key,
-        "iteration_ms": plan.metrics.iteration_ms,
-        "bound_ms": plan.bound.iteration_ms,
-        "digest": _digest(document),
-        "document": document,
-    }
+    row = {**asdict(found), "digest": _digest(found.document)}
     return connection.execute(insert(PlanRow).values(row).returning(PlanRow.id)).scalar_one()
 
 

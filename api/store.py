@@ -21,6 +21,7 @@ from api.schema import upgrade
 from api.statements import (
     FRESH,
     UNCLAIMED,
+    Found,
     best_of,
     change,
     insert_plan,
@@ -82,7 +83,7 @@ class Store:
         }
         try:
             with self._database.write() as connection:
-                first = insert_plan(connection, plan)
+                first = insert_plan(connection, Found.of(plan))
                 connection.execute(insert(ProblemRow).values({**row, "plan": first}))
                 if self._queue is not None:
                     self._queue.put(connection, problem.key)

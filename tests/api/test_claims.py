@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from api.claims import ATTEMPTS, OWNERS, Claims
 from api.database import Database
+from api.statements import Found
 from api.store import Store
 from heuristic import construct
 from tests.api.servers import problem
@@ -44,7 +45,7 @@ def test_better_plan_and_better_bound_are_kept_and_others_not(store: Store, clai
         (bounded(better, 1), bounded(better, 2)),
         (bounded(worst, 3), bounded(better, 2)),
     ):
-        claims.improve(claim, offered)
+        claims.improve(claim, Found.of(offered))
         assert plan_of(store, new) == kept
 
 
@@ -52,8 +53,8 @@ def test_finish_keeps_the_best_plan(store: Store, claims: Claims) -> None:
     new = added(store, asked())
     claim = claimed(claims, new)
     best = bounded(construct(new), 5)
-    claims.improve(claim, best)
-    claims.finish(claim, bounded(best, 4))
+    claims.improve(claim, Found.of(best))
+    claims.finish(claim, Found.of(bounded(best, 4)))
     assert plan_of(store, new) == best
     found = job(store, new)
     assert found.status == "done"
@@ -66,8 +67,8 @@ def test_what_comes_after_a_cancel_is_not_kept(store: Store, claims: Claims) -> 
     store.cancel(new.key)
     before = job(store, new)
     assert before.status == "cancelled"
-    claims.improve(claim, bounded(construct(new), 5))
-    claims.finish(claim, bounded(construct(new), 5))
+    claims.improve(claim, Found.of(bounded(construct(new), 5)))
+    claims.finish(claim, Found.of(bounded(construct(new), 5)))
     claims.lost(claim, CRASHED)
     claims.fail(claim, CRASHED)
     assert job(store, new) == before
@@ -101,8 +102,8 @@ def test_lease_that_runs_out_is_taken_up_and_its_holder_can_change_nothing(store
     assert claims.problem(late) is None
     claims.overrun(late)
     claims.release(late)
-    claims.improve(late, bounded(construct(new), 5))
-    claims.finish(late, bounded(construct(new), 5))
+    claims.improve(late, Found.of(bounded(construct(new), 5)))
+    claims.finish(late, Found.of(bounded(construct(new), 5)))
     claims.lost(late, CRASHED)
     claims.fail(late, CRASHED)
     claims.reap()
@@ -133,7 +134,7 @@ def test_released_problem_has_lost_no_attempt(store: Store, claims: Claims) -> N
 def test_best_plan_of_a_claim_is_the_one_to_start_from(store: Store, claims: Claims) -> None:
     new = added(store, asked())
     claim = claimed(claims, new)
-    claims.improve(claim, bounded(construct(new), 5))
+    claims.improve(claim, Found.of(bounded(construct(new), 5)))
     best = claims.best(claim)
     assert best is not None
     assert Plan.parse_json(best) == bounded(construct(new), 5)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import httpx
 import pytest
 
 from tests.api.postgresql import PostgreSQL, postgresql
-from tests.api.servers import Server, problem, running, wait_until, working
+from tests.api.servers import Server, improvable, problem, running, wait_until, working
 
 LEASE_S = 2
 CROWD, AT_ONCE = 1000, 100
@@ -91,6 +92,21 @@ def test_worker_outlasts_an_outage_of_the_database(tmp_path: Path, database: Pos
     shared = {"database_url": database.url, "lease_s": LEASE_S, "solving": "workers"}
     with running(tmp_path, **shared) as server, working(tmp_path, **shared):
         outlast(database, server)
+
+
+def test_plan_found_during_an_outage_is_kept_past_the_time_of_its_solve(tmp_path: Path, database: PostgreSQL) -> None:
+    shared = {"database_url": database.url, "solving": "workers", "overtime_s": 0}
+    with running(tmp_path, **shared) as server, working(tmp_path, **shared):
+        key = server.begin(improvable("improving", time_limit_s=3))
+        began = time.monotonic()
+        database.stop()
+        server.let(key, "release")
+        server.let(key, "finish")
+        wait_until(lambda: time.monotonic() > began + 4)
+        database.start()
+        wait_until(lambda: server.get(f"/v1/plans/{key}").status_code == 200)
+        done = server.get(f"/v1/plans/{key}").json()
+    assert (done["status"], done["plan"]["provenance"]["method"]) == ("done", "renamed")
 
 
 def outlast(database: PostgreSQL, server: Server) -> None:

@@ -6,8 +6,10 @@ import hashlib
 import os
 import signal
 import sqlite3
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -275,15 +277,48 @@ def alter(database: sqlite3.Connection, plan_id: str, damage: Any, *, keep_diges
     database.commit()
 
 
-def test_store_out_of_order_is_503_and_heals(server: Server) -> None:
-    key = server.post(problem(), wait_s=30).json()["key"]
-    with closing(sqlite3.connect(server.database)) as database:
+@contextmanager
+def out_of_order(path: Path) -> Iterator[None]:
+    """Let the store fail at whatever it is asked."""
+    with closing(sqlite3.connect(path)) as database:
         database.execute("ALTER TABLE problems RENAME TO away")
         try:
-            wait_until(lambda: server.get(f"/v1/plans/{key}").status_code == 503)
-            answer = server.post(problem())
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-            assert answer.headers["content-type"] == "application/problem+json"
+            yield
         finally:
             database.execute("ALTER TABLE away RENAME TO problems")
+
+
+def test_plan_that_the_store_cannot_take_is_kept_for_it_past_the_time_of_the_solve(tmp_path: Path) -> None:
+    with running(tmp_path, overtime_s=0) as server:
+        key = server.begin(improvable("improving", time_limit_s=3))
+        path, began = f"/v1/plans/{key}", time.monotonic()
+        first = server.get(path).json()["plan"]
+        with out_of_order(server.database):
+            server.let(key, "release")
+            server.let(key, "finish")
+            wait_until(lambda: time.monotonic() > began + 4)
+        wait_until(lambda: server.get(path).status_code == 200)
+        done = server.get(path).json()
+    assert (done["status"], done["plan"]["provenance"]["method"]) == ("done", "renamed")
+    assert done["plan"]["bound"]["iteration_ms"] == first["bound"]["iteration_ms"] + 0.75
+
+
+def test_solve_killed_while_the_store_is_out_of_order_begins_again(tmp_path: Path) -> None:
+    with running(tmp_path, overtime_s=0, lease_s=1) as server:
+        key = server.begin(problem("held", time_limit_s=4))
+        (solver,) = server.begun(key)
+        with out_of_order(server.database):
+            wait_until(lambda: not Path(f"/proc/{solver}").exists())
+        wait_until(lambda: len(server.begun(key)) == 2)
+        server.let(key, "release")
+        assert server.get(f"/v1/plans/{key}", Prefer="wait=30").json()["status"] == "done"
+
+
+def test_store_out_of_order_is_503_and_heals(server: Server) -> None:
+    key = server.post(problem(), wait_s=30).json()["key"]
+    with out_of_order(server.database):
+        wait_until(lambda: server.get(f"/v1/plans/{key}").status_code == 503)
+        answer = server.post(problem())
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert answer.headers["content-type"] == "application/problem+json"
     wait_until(lambda: server.get(f"/v1/plans/{key}").status_code == 200)

@@ -10,6 +10,7 @@ from api.claims import ATTEMPTS, Claims
 from api.database import Database
 from api.desk import is_sound
 from api.settings import Settings
+from api.statements import Found
 from api.store import Store
 from heuristic import construct
 from solver import solve
@@ -44,7 +45,7 @@ def test_second_add_changes_nothing(store: Store) -> None:
 def test_plan_id_leads_to_its_first_document(store: Store, claims: Claims) -> None:
     new = added(store, asked())
     first = job(store, new).plan
-    claims.finish(claimed(claims, new), bounded(construct(new), 5))
+    claims.finish(claimed(claims, new), Found.of(bounded(construct(new), 5)))
     assert job(store, new).plan != first
     assert store.plan_row(construct(new).plan_id) == first
 
@@ -74,7 +75,7 @@ def test_reopened_after_a_cancel_with_all_attempts(store: Store, claims: Claims)
 def test_more_time_reopens_a_plan_that_is_not_optimal(store: Store, claims: Claims) -> None:
     new = added(store, Problem.parse(improvable(time_limit_s=10)))
     longer = new.model_copy(update={"time_limit_s": 20})
-    claims.finish(claimed(claims, new), solve(new))
+    claims.finish(claimed(claims, new), Found.of(solve(new)))
     assert not plan_of(store, new).bound.proven_optimal
     assert not reopened(store, new)
     assert job(store, new).status == "done"
@@ -108,7 +109,7 @@ def test_what_is_solved_again_is_the_share_of_who_asked_again(store: Store, clai
     store.add(new, construct(new), "first")
     for time_limit_s, ends, owner in ((20, False, "first"), (30, True, "second")):
         if ends:
-            claims.finish(claimed(claims, new), construct(new))
+            claims.finish(claimed(claims, new), Found.of(construct(new)))
         store.reopen(job(store, new), new.model_copy(update={"time_limit_s": time_limit_s}), "second")
         assert [store.under_way(caller) for caller in ("first", "second")] == [owner == "first", owner == "second"]
 
@@ -123,7 +124,7 @@ def test_job_that_has_changed_is_not_reopened(store: Store, claims: Claims) -> N
 
 def test_queued_problems_come_oldest_first(store: Store, claims: Claims) -> None:
     first, second, done = added(store, asked()), added(store, asked()), added(store, asked())
-    claims.finish(claimed(claims, done), construct(done))
+    claims.finish(claimed(claims, done), Found.of(construct(done)))
     assert store.queued() == [first.key, second.key]
 
 
@@ -134,7 +135,7 @@ def test_discarded_plan_is_gone_and_its_row_not_given_again(store: Store, claims
     assert store.discard(row) == new.key
     found = job(store, new)
     assert (found.status, found.plan) == ("queued", None)
-    claims.finish(claimed(claims, new), construct(new))
+    claims.finish(claimed(claims, new), Found.of(construct(new)))
     again = job(store, new).plan
     assert again is not None
     assert again > row
@@ -166,7 +167,7 @@ def test_everything_is_there_for_the_next_process(store: Store, database_url: st
 def solved(store: Store, claims: Claims, t_f_ms: float, **changes: Any) -> Plan:
     profile = {**problem()["profile"], "t_f_ms": t_f_ms}
     new = added(store, asked(profile=profile, **changes))
-    claims.finish(claimed(claims, new), construct(new))
+    claims.finish(claimed(claims, new), Found.of(construct(new)))
     return construct(new)
 
 
@@ -180,7 +181,7 @@ def test_near_plans_come_nearest_first(store: Store, claims: Claims) -> None:
     solved(store, claims, 11, microbatches=9)
     added(store, asked(profile={**problem()["profile"], "t_f_ms": 11.1}))
     sought = asked(profile={**problem()["profile"], "t_f_ms": 11})
-    claims.finish(claimed(claims, added(store, sought)), construct(sought))
+    claims.finish(claimed(claims, added(store, sought)), Found.of(construct(sought)))
     for most, plans in ((3, [nearest, near, far]), (1, [nearest]), (0, [])):
         found = [Plan.parse_json(text) for text in store.near(sought, most, revisions="this")]
         assert found == plans
