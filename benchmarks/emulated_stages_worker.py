@@ -27,7 +27,7 @@ SKIP, KEEP = 1, 3
 
 def stages_of(plan: Plan) -> list[PipelineStage]:
     """Return this rank's stages, which sleep as long as the plan's profile says."""
-    profile, device = plan.asked.profile, torch.device("cpu")
+    profile, device = plan.planned.profile, torch.device("cpu")
     times = [profile.per_stage(name) for name in ("t_f_ms", "t_b_ms", "t_w_ms")]
     made = []
     for index in plan.placement[dist.get_rank()]:

@@ -136,7 +136,6 @@ def _assembled(
 ) -> Profile:
     t_comm_ms, comm_samples = _t_comm(base, transfers)
     fused = any(entry.sampled is not NEVER for entry in columns["t_bw_ms"])
-    kept = [name for name in base.estimated if name not in KINDS and (name != "t_comm_ms" or not comm_samples)]
     statistics: dict[str, Any] = {
         name: _samples([entry.sampled for entry in column]) for name, column in columns.items()
     }
@@ -148,7 +147,7 @@ def _assembled(
             **({} if fused else {"t_bw_ms": None}),
             "t_comm_ms": t_comm_ms,
             "statistics": {**statistics, **({"t_comm_ms": comm_samples} if comm_samples else {})},
-            "estimated": [*kept, *estimated],
+            "estimated": estimated,
             "forced": forced,
             "environment": environment | ({"placement": joined.plan.placement} if comm_samples else {}),
         }

@@ -1,4 +1,4 @@
-"""Trace: when a job really ran each op of a plan, and what passed between its ranks."""
+"""Trace: when a job really ran each op of a plan, and what passed between its devices."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _durations(report: Report) -> Iterator[str]:
     differing = [kind for kind in report.kinds if _is_notable(kind, report)]
     differing.sort(key=lambda kind: -abs(_difference_ms(kind)))
     for kind in differing[:NAMED]:
-        whose = f"rank {kind.device}'s {kind.kind} (stage {kind.stage})"
+        whose = f"device {kind.device}'s {kind.kind} (stage {kind.stage})"
         yield f"{whose} {_how_different(kind)}: profile again, or plan on this trace (--replan)"
     if len(differing) > NAMED:
         yield f"and {len(differing) - NAMED} more kinds of ops differ from the profile"
@@ -104,7 +104,7 @@ def _host(report: Report) -> Iterator[str]:
     share = device.host_ms / device.step_ms if device.step_ms else 0.0
     if share > MOST_HOST:
         yield (
-            f"rank {device.device} spends {share:.0%} of its step outside F, B, W and transfers: where gradients are "
+            f"device {device.device} spends {share:.0%} of its step outside F, B, W and transfers: where gradients are "
             "averaged over data-parallel ranks, overlap_grad_reduce=True runs that beside W; else look for hooks, "
             "logging or synchronization between ops, or take fewer, larger microbatches"
         )
@@ -115,7 +115,7 @@ def _memory(report: Report) -> Iterator[str]:
         ratio = device.peak_bytes.ratio
         if ratio is not None and ratio > MOST_MEMORY:
             yield (
-                f"rank {device.device} needs {ratio:.2f} times the memory planned "
+                f"device {device.device} needs {ratio:.2f} times the memory planned "
                 f"({device.peak_bytes.measured:.4g} of {device.peak_bytes.planned:.4g} bytes): measure memory again, "
                 "with the optimizer's state; a plan counts no transfers under way (boundary_bytes each)"
             )
@@ -130,6 +130,6 @@ def _clocks(report: Report) -> Iterator[str]:
     ops_ms = [kind.took_ms.measured for kind in report.kinds if kind.took_ms.measured]
     if ops_ms and report.clock_error_ms > min(ops_ms) / 2:
         yield (
-            f"the clocks of two ranks may be off by {report.clock_error_ms:.3g} ms, which is no less than half of the "
-            "shortest op: trust durations, not starts"
+            f"the clocks of two devices may be off by {report.clock_error_ms:.3g} ms, which is no less than half of "
+            "the shortest op: trust durations, not starts"
         )

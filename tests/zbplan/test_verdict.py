@@ -31,14 +31,16 @@ def test_a_job_that_runs_as_planned_is_said_to() -> None:
     assert verdict_of(later()) == [f"the iteration takes {PLANNED} ms where {PLANNED} are planned: as planned"]
 
 
-def test_a_slower_op_is_named_with_rank_and_what_to_do() -> None:
+def test_a_slower_op_is_named_with_device_and_what_to_do() -> None:
     first, second = verdict_of(slower("B", 2, 1.18))
     assert first.startswith("the iteration takes ")
-    assert second == "rank 2's B (stage 2) is 18% slower than profiled: profile again, or plan on this trace (--replan)"
+    assert (
+        second == "device 2's B (stage 2) is 18% slower than profiled: profile again, or plan on this trace (--replan)"
+    )
 
 
 def test_a_faster_op_is_named_too() -> None:
-    assert "rank 1's W (stage 1) is 40% faster than profiled" in verdict_of(slower("W", 1, 0.6))[1]
+    assert "device 1's W (stage 1) is 40% faster than profiled" in verdict_of(slower("W", 1, 0.6))[1]
 
 
 def test_a_small_difference_is_no_word_worth() -> None:
@@ -66,7 +68,7 @@ def test_slow_transfers_are_named_by_their_stages() -> None:
 def test_a_host_that_is_late_is_named() -> None:
     found = verdict_of(later(overhead_ms=0.5))
     assert any(
-        sentence.startswith("rank ")
+        sentence.startswith("device ")
         and "outside F, B, W and transfers: where gradients are averaged" in sentence
         and "overlap_grad_reduce=True" in sentence
         for sentence in found
@@ -77,7 +79,7 @@ def test_more_memory_than_planned_is_named() -> None:
     peak = PLAN.metrics.peak_bytes[0]
     found = verdict_of(later(peak_bytes=1.5 * peak))
     assert (
-        f"rank 0 needs 1.50 times the memory planned ({1.5 * peak:.4g} of {peak:.4g} bytes): measure memory again"
+        f"device 0 needs 1.50 times the memory planned ({1.5 * peak:.4g} of {peak:.4g} bytes): measure memory again"
         in found[1]
     )
     assert found[1].endswith("a plan counts no transfers under way (boundary_bytes each)")
@@ -92,7 +94,7 @@ def test_clocks_that_differ_by_more_than_an_op_are_told() -> None:
     unsure = later().model_copy(update={"clock_error_ms": [0.0, 0.4, 0.2, 0.1]})
     assert len(verdict_of(unsure)) == 1
     unsure = later().model_copy(update={"clock_error_ms": [0.0, 2.0, 0.2, 0.1]})
-    assert verdict_of(unsure)[-1].startswith("the clocks of two ranks may be off by 4 ms")
+    assert verdict_of(unsure)[-1].startswith("the clocks of two devices may be off by 4 ms")
 
 
 def test_a_slower_iteration_that_nothing_explains_points_at_where_it_begins() -> None:

@@ -18,7 +18,7 @@ from zbplan.validate import validate
 from zbplan.verdict import verdict
 
 PLAN = zb_h1(2, 4)
-SLOWER = "rank 1's B (stage 1) is 20% slower than profiled: profile again, or plan on this trace (--replan)"
+SLOWER = "device 1's B (stage 1) is 20% slower than profiled: profile again, or plan on this trace (--replan)"
 
 
 @pytest.fixture
