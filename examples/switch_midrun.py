@@ -46,7 +46,7 @@ def train(steps: int, service: str | None, *, force: bool) -> Iterator[tuple[str
     schedule: Any = Schedule1F1B(stage, MICROBATCHES, loss_fn=gpt.loss)
     recorder, name = Recorder(schedule, splitter=runtime_client.split), "1f1b"
     for step in range(steps):
-        if recorder.done and name == "1f1b":
+        if recorder.done and not isinstance(schedule, runtime_client.PlanSchedule):
             plan = plan_for(recorder.profile(name="gpt-10m", optimizer=optimizer, force=force), service)
             schedule, name = runtime_client.PlanSchedule(stage, plan, gpt.loss), plan.provenance.method
             tell(plan)
@@ -54,7 +54,7 @@ def train(steps: int, service: str | None, *, force: bool) -> Iterator[tuple[str
 
 
 def plan_for(profile: Profile, service: str | None) -> Plan:
-    """Return the same plan on every rank: the service's, or else one that rank 0 builds."""
+    """Return the same plan on every rank: the service's, or else one built here."""
     problem = {
         "profile": profile.model_dump(),
         "devices": dist.get_world_size(),
@@ -64,15 +64,15 @@ def plan_for(profile: Profile, service: str | None) -> Plan:
     }
     if service is not None:
         return runtime_client.fetch(service, problem)
-    built = heuristic.construct(Problem.parse(problem)) if dist.get_rank() == 0 else None
-    return runtime_client.broadcast(built)
+    # Equal inputs give equal plans, and equal errors: no rank waits for one that could build none.
+    return heuristic.construct(Problem.parse(problem))
 
 
 def tell(plan: Plan) -> None:
     """Say what the switch is expected to gain."""
+    before = heuristic.construct(Problem.parse(plan.problem | {"method": "1f1b"}))
+    times_ms = (before.metrics.iteration_ms, plan.metrics.iteration_ms)
     if dist.get_rank() == 0:
-        before = heuristic.construct(Problem.parse(plan.problem | {"method": "1f1b"}))
-        times_ms = (before.metrics.iteration_ms, plan.metrics.iteration_ms)
         print("switch: 1f1b takes {:.1f} ms by the profile, the plan {:.1f} ms".format(*times_ms), flush=True)
 
 

@@ -152,7 +152,12 @@ def _device(notes: StepNotes, origin: int) -> dict[str, Any]:
 
 
 def _rows(notes: Sequence[tuple[Action, int, int]]) -> Iterator[tuple[Action, int, int]]:
-    """Yield the actions; the loss is the end of the F before it, as the profile has it."""
-    for (action, start, end), (following, _, end_of_following) in zip(notes, [*notes[1:], notes[-1]], strict=True):
+    """Yield the actions; the loss is the end of the F before it, as the profile has it.
+
+    What passes between the two is the last step's validation, no part of F: here it comes behind both, as on all other
+    devices it comes before their first backward, outside of any row.
+    """
+    for (action, start, end), (following, loss_start, loss_end) in zip(notes, [*notes[1:], notes[-1]], strict=True):
         if action.kind != "LOSS":
-            yield action, start, end_of_following if following.kind == "LOSS" else end
+            loss_ns = loss_end - loss_start if following.kind == "LOSS" else 0
+            yield action, start, end + loss_ns

@@ -16,6 +16,7 @@ import heuristic
 import runtime_client
 from examples import gpt
 from examples.switch_midrun import MICROBATCHES
+from tests.runtime_client.processes import torchrun
 from zbplan.problem import Problem
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,13 @@ def test_it_trains_on_a_better_plan_once_it_has_measured(rows: list[dict[str, An
 
 def test_losses_go_on_bit_for_bit_as_if_it_had_never_switched(rows: list[dict[str, Any]]) -> None:
     assert [row["bits"] for row in rows] == _never_switched()
+
+
+def test_every_rank_ends_with_the_error_where_nothing_can_be_planned() -> None:
+    run = torchrun(2, "tests.examples.unplannable_worker", timeout_s=60)
+    assert run.returncode == 0, run.output
+    for rank in range(2):
+        assert f"rank {rank} ends: $.placement: found 'linear' with 3 stages on 2 devices" in run.output
 
 
 def _never_switched() -> list[str]:

@@ -180,6 +180,26 @@ def test_the_loss_is_the_end_of_its_f() -> None:
 
 
 @pytest.mark.usefixtures("alone", "one_thread")
+def test_what_the_loss_waits_for_is_no_part_of_its_f() -> None:
+    wait_ms = 20
+    stages = text_stages(2)
+    schedule = schedule_of(stages, trace=True)
+    pending = [True]
+
+    def settle() -> None:
+        pending.clear()
+        time.sleep(wait_ms / 1e3)
+
+    schedule.guard = VoidIteration(stages, torch.device("cpu"), settle=settle, pending=lambda: bool(pending))
+    tokens, target = batch(8)
+    schedule.step(tokens, target=target)
+    (device,) = schedule.trace().steps[0].devices
+    spans = device.spans()
+    first = next(at for at, span in enumerate(spans) if span[:2] == ("F", 1))
+    assert spans[first + 1].start_ms - spans[first].end_ms >= wait_ms
+
+
+@pytest.mark.usefixtures("alone", "one_thread")
 def test_a_batch_that_is_no_text_has_no_tokens() -> None:
     schedule = schedule_of([nn.Linear(WIDTH, WIDTH)], loss_fn=nn.functional.mse_loss, trace=True)
     x = torch.randn(4, WIDTH)
