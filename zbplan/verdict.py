@@ -105,9 +105,9 @@ def _host(report: Report) -> Iterator[str]:
     if share > MOST_HOST:
         yield (
             f"device {device.device} spends {share:.0%} of its step outside F, B, W and transfers: where gradients are "
-            "averaged over data-parallel ranks, overlap_grad_reduce=True runs that beside W; a post-validated optimizer "
-            "waits there for all ranks' gradients; else look for hooks, logging or synchronization between ops, or take "
-            "fewer, larger microbatches"
+            "averaged over data-parallel ranks, overlap_grad_reduce=True runs that beside W; a post-validated step is "
+            "validated there; else look for hooks, logging or synchronization between ops, or take fewer, larger "
+            "microbatches"
         )
 
 
