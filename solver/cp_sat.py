@@ -17,6 +17,7 @@ from ortools.sat.python import cp_model
 
 from solver.axis import Axis
 from solver.device_ops import DeviceOps, Op
+from solver.least import Least
 from zbplan.instance import BW, UNLIMITED, B, F, Instance, Orders, W
 from zbplan.simulate import measure
 from zbplan.tighten import tighten
@@ -88,6 +89,7 @@ class Model:
         self._hinted = tighten(self.instance, self.incumbent)
         self._lowest = self.axis.cut(bound)
         self._upper = measure(self.instance, self._hinted).iteration
+        self._least = Least(self.instance)
         self.model = cp_model.CpModel()
         self.start: dict[Op, Any] = {}
         self.size: dict[Op, Any] = {}
@@ -128,8 +130,27 @@ class Model:
             for op in self.ops.on(device):
                 if op[0] == W and device not in self.devices:
                     continue
-                self.start[op] = self.model.new_int_var(0, self.horizon, "{}.{}.{}".format(*op))
+                self.start[op] = self.model.new_int_var(*self._reach(op), "{}.{}.{}".format(*op))
                 self.size[op] = self._size(op)
+
+    def _reach(self, op: Op) -> tuple[int, int]:
+        """Return the earliest and the latest start of an op in schedules that begin at 0 and beat the incumbent.
+
+        The device of stage 0 begins at 0, for all else follows from F there; so every microbatch is home before that
+        device's span is over. Where only the horizon limits starts, the whole schedule can move, and propagation puts
+        off one op after the other by a little, again and again, before it sees a contradiction.
+        """
+        kind, stage, microbatch = op
+        least, forward = self._least, self._duration(F, stage, microbatch)
+        entry = int(least.head[stage, microbatch])
+        turn = entry + forward + int(least.descent[stage, microbatch])
+        last_turn = self._upper - int(least.homeward[stage, microbatch])
+        if kind == W:
+            return turn, self.horizon
+        if kind == B:
+            return turn, last_turn
+        first_of_all = self.ops.equal_microbatches and stage == microbatch == 0
+        return entry, 0 if first_of_all else last_turn - turn + entry
 
     def _size(self, op: Op) -> Any:
         kind, stage, microbatch = op
