@@ -6,6 +6,8 @@ there is, each in a process of its own that can be killed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from solver.bounds import LowerBound, wave_counts, windows_of
@@ -22,6 +24,12 @@ QUIET_TRIES = 600
 
 LEAST_PROCESS_S = 1.0
 """Seconds without which a process is not worth starting."""
+
+CLOSE = 8
+"""States of equal counts that the close look at a device keeps apart."""
+
+NEARLY = 0.97
+"""Devices get a close look if they need at least this part of what the worst one needs."""
 
 MOST_PAIRS = 60_000
 """Open pairs of ops up to which an exact model is built."""
@@ -43,16 +51,33 @@ def waves(search: Search, lane: Lane) -> None:
 
 
 def single_devices(search: Search, lane: Lane) -> None:
-    """Prove what each device by itself cannot do faster, those that need longest first."""
-    instance, least = lane.instance, Least(lane.instance)
-    windows = windows_of(least)
+    """Prove what each device by itself cannot do faster: all of them roughly, then those that need longest closely."""
+    least = Least(lane.instance)
     with search.running("single_devices"), search.allotted(0.3):
-        for device in sorted(range(instance.devices), key=lambda at: -windows[at].span):
-            ticks = single_device_bound(least, device, target=lane.ticks, stop=lambda: not search.goes_on(lane))
-            reason = f"device {device} alone cannot run its ops faster within its memory"
-            search.raise_bound(lane, LowerBound(ticks, reason), "single_devices")
-            if not search.goes_on(lane):
-                return
+        rough = _alone(search, lane, least, _longest_first(least), width=1)
+        near = [device for device in rough if rough[device] >= NEARLY * max(rough.values())]
+        _alone(search, lane, least, sorted(near, key=rough.__getitem__, reverse=True), width=CLOSE)
+
+
+def _alone(search: Search, lane: Lane, least: Least, devices: Sequence[int], width: int) -> dict[int, int]:
+    """Raise the bound to what devices cannot do faster; return what was proven of each in the time there is."""
+    proven: dict[int, int] = {}
+    for device in devices:
+        if not search.goes_on(lane):
+            break
+        proven[device] = single_device_bound(
+            least, device, target=lane.ticks, width=width, stop=lambda: not search.goes_on(lane)
+        )
+        reason = f"device {device} alone cannot run its ops faster within its memory"
+        search.raise_bound(lane, LowerBound(proven[device], reason), "single_devices")
+    return proven
+
+
+def _longest_first(least: Least) -> list[int]:
+    """Return the devices, those that need longest first; of about equal ones the ends, where microbatches turn."""
+    spans = [window.span for window in windows_of(least)]
+    last = len(spans) - 1
+    return sorted(range(len(spans)), key=lambda at: (-round(100 * spans[at] / max(spans)), min(last - at, at), -at))
 
 
 def policies(search: Search, lane: Lane) -> None:

@@ -20,6 +20,7 @@ merged (a relaxed decision diagram). States whose time and work left exceed a kn
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,16 +34,16 @@ from zbplan.instance import UNLIMITED, B, BoolArray, F, IntArray, W
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """What a microbatch does on one device: its steps in sequence, then each W.
+    """What a microbatch does on one device: its steps in sequence, then W; those W that are alike count as one kind.
 
     Attributes
     ----------
-    duration, hold, keep : int64[steps + weights]
+    duration, hold, keep : int64[steps + kinds of W]
         Ticks, memory taken at the start, and how much more is live at the end than before.
     lag, spacing : int64[steps - 1]
         Least ticks from the end of a step to the start of the next, and between two microbatches coming back.
-    after : int64[weights]
-        The step that lets each W run.
+    after : int64[kinds of W, steps]
+        How many W of each kind a step lets run.
     head, tail
         Least ticks from the first F on stage 0 to the first step, and from the last step until stage 0 is done.
     """
@@ -63,26 +64,55 @@ class Steps:
         """Number of steps, W not among them."""
         return len(self.lag) + 1
 
+    @property
+    def times(self) -> IntArray:
+        """How often each op runs in all."""
+        return self.microbatches * np.append(np.ones(self.count, dtype=np.int64), self.after.sum(axis=1))
+
+    @property
+    def radix(self) -> IntArray:
+        """What each count is multiplied by to tell all counts by one number."""
+        radix: IntArray = np.append(1, np.cumprod(self.times + 1)[:-1])
+        return radix
+
+    @property
+    def waits(self) -> IntArray:
+        """The steps after which a microbatch is elsewhere for some time."""
+        return np.flatnonzero((self.lag > 0) | (self.spacing > 0))
+
+    @property
+    def queue(self) -> int:
+        """The most microbatches that memory lets wait after one of those steps."""
+        held = np.cumsum(self.keep[: self.count] + self.keep[self.count :] @ self.after)[self.waits]
+        most = [self.room // each if each > 0 else self.microbatches for each in held.tolist()]
+        return min(self.microbatches, max(most, default=0))
+
 
 def steps_of(least: Least, device: int) -> Steps:
     """Return the steps of a device; microbatches must be equal and BW dominated."""
     instance = least.instance
     stages = list(instance.stages_of[device])
     back = stages[::-1]
-    split = [stage for stage in back if instance.splittable[stage]]
     hold, release = instance.hold[:, :, 0], instance.release[:, :, 0]
     taken = np.where(instance.splittable, hold[B], 0)
     kept = np.where(instance.splittable, hold[B] - release[B], -hold[F])
     lags = np.array(list(_lags(least, stages)), dtype=np.int64)
+    weights = {
+        stage: (int(instance.duration[W, stage, 0]), int(release[W, stage]))
+        for stage in back
+        if instance.splittable[stage]
+    }
+    kinds = list(dict.fromkeys(weights.values()))
+    steps = [*[None] * len(stages), *(weights.get(stage) for stage in back)]
     return Steps(
         duration=np.concatenate(
-            [instance.duration[F, stages, 0], least.backward[back, 0], instance.duration[W, split, 0]]
-        ),
-        hold=np.concatenate([hold[F, stages], taken[back], np.zeros(len(split), dtype=np.int64)]),
-        keep=np.concatenate([hold[F, stages], kept[back], -release[W, split]]),
+            [instance.duration[F, stages, 0], least.backward[back, 0], [duration for duration, _ in kinds]]
+        ).astype(np.int64),
+        hold=np.concatenate([hold[F, stages], taken[back], np.zeros(len(kinds), dtype=np.int64)]),
+        keep=np.concatenate([hold[F, stages], kept[back], [-given for _, given in kinds]]).astype(np.int64),
         lag=lags[:, 0],
         spacing=lags[:, 1],
-        after=np.array([len(stages) + back.index(stage) for stage in split], dtype=np.int64),
+        after=np.array([[step == kind for step in steps] for kind in kinds], dtype=np.int64).reshape(-1, len(steps)),
         room=int(instance.room[device]) - int(instance.peak[stages].min()),
         microbatches=instance.microbatches,
         head=int(least.head[stages[0], 0]),
@@ -113,7 +143,7 @@ class _States:
         Microbatches that have passed each step, and W that have run.
     time : int64[n]
         When the device is free.
-    back : int64[n, steps - 1, queue]
+    back : int64[n, waits, queue]
         When the microbatches under way between two steps are back, soonest first; ``time`` where there is none.
     home : int64[n]
         When stage 0 is done, once the last step has run for the last microbatch; 0 before.
@@ -165,15 +195,13 @@ class SingleDevice:
     def bound(self) -> int:
         """Return ticks below which the objective cannot be, the target at most; 0 if stopped."""
         steps = self.steps
-        held = int(steps.hold[0])
-        queue = min(steps.microbatches, steps.room // held + 1) if held else steps.microbatches
         states = _States(
             np.zeros((1, len(steps.duration)), dtype=np.int64),
             np.zeros(1, dtype=np.int64),
-            np.zeros((1, steps.count - 1, queue), dtype=np.int64),
+            np.zeros((1, len(steps.waits), steps.queue), dtype=np.int64),
             np.zeros(1, dtype=np.int64),
         )
-        for _ in range(steps.microbatches * len(steps.duration)):
+        for _ in range(int(steps.times.sum())):
             if self.stop():
                 return 0
             states = self._merge(self._promising(self._expand(states)))
@@ -194,23 +222,27 @@ class SingleDevice:
         steps = self.steps
         if op == 0:
             available: IntArray | int = steps.microbatches
+        elif op < steps.count:
+            available = states.done[:, op - 1]
         else:
-            available = states.done[:, op - 1 if op < steps.count else steps.after[op - steps.count]]
+            available = states.done[:, : steps.count] @ steps.after[op - steps.count]
         fits: BoolArray = (states.done[:, op] < available) & (live + steps.hold[op] <= steps.room)
         return fits
 
     def _after(self, states: _States, op: int) -> _States:
         steps = self.steps
         done, back, start = states.done.copy(), states.back.copy(), states.time
-        if 0 < op < steps.count:
-            start = np.maximum(start, back[:, op - 1, 0])
-            back[:, op - 1, :-1] = back[:, op - 1, 1:]
+        waits = {step: at for at, step in enumerate(steps.waits.tolist())}
+        if op - 1 in waits and op < steps.count:
+            at = waits[op - 1]
+            start = np.maximum(start, back[:, at, 0])
+            back[:, at, :-1] = back[:, at, 1:]
         time = start + steps.duration[op]
-        if op < steps.count - 1:
-            waiting = done[:, op] - done[:, op + 1]
+        if op in waits:
+            at, waiting = waits[op], done[:, op] - done[:, op + 1]
             rows = np.arange(len(time))
-            ahead = np.where(waiting > 0, back[rows, op, waiting - 1] + steps.spacing[op], 0)
-            back[rows, op, waiting] = np.maximum(time + steps.lag[op], ahead)
+            ahead = np.where(waiting > 0, back[rows, at, waiting - 1] + steps.spacing[op], 0)
+            back[rows, at, waiting] = np.maximum(time + steps.lag[op], ahead)
         done[:, op] += 1
         last = op == steps.count - 1
         home = np.where(last & (done[:, op] == steps.microbatches), time + steps.tail, states.home)
@@ -219,14 +251,14 @@ class SingleDevice:
     def _promising(self, states: _States) -> _States:
         """Drop states that cannot meet the target: too much work left, or one under way comes too late."""
         steps = self.steps
-        left = (steps.microbatches - states.done) * steps.duration
+        left = (steps.times - states.done) * steps.duration
         last_step = states.time + left[:, : steps.count].sum(axis=1)
         rest = np.append(np.cumsum((steps.duration[1 : steps.count] + np.append(steps.lag[1:], 0))[::-1])[::-1], 0)
         rows = np.arange(len(last_step))
-        for gap in range(steps.count - 1):
-            waiting = states.done[:, gap] - states.done[:, gap + 1]
-            back = states.back[rows, gap, np.maximum(waiting, 1) - 1]
-            last_step = np.maximum(last_step, np.where(waiting > 0, back + rest[gap], 0))
+        for at, step in enumerate(steps.waits.tolist()):
+            waiting = states.done[:, step] - states.done[:, step + 1]
+            back = states.back[rows, at, np.maximum(waiting, 1) - 1]
+            last_step = np.maximum(last_step, np.where(waiting > 0, back + rest[step], 0))
         to_enter = steps.microbatches - states.done[:, 0]
         entered = states.time + to_enter * steps.duration[0] + steps.lag[0] + rest[0]
         last_step = np.maximum(last_step, np.where(to_enter > 0, entered, 0))
@@ -245,7 +277,7 @@ class SingleDevice:
         """Keep at most ``width`` states of the same counts: drop dominated ones, and merge the last ones."""
         if not len(states.time):
             return states
-        key = states.done @ (self.steps.microbatches + 1) ** np.arange(states.done.shape[1])
+        key = states.done @ self.steps.radix
         order = np.lexsort((states.back.sum(axis=(1, 2)), states.time, key))
         states, key = states.pick(order), key[order]
         alive = np.ones(len(key), dtype=np.bool_)
@@ -288,7 +320,7 @@ def single_device_bound(
     if instance.room[device] == UNLIMITED or not SingleDevice.applies(least):
         return 0
     steps = steps_of(least, device)
-    if (steps.microbatches + 1) ** len(steps.duration) >= 1 << 62:
+    if math.prod((steps.times + 1).tolist()) >= 1 << 62:
         return 0
     search = SingleDevice(steps, post_validated=instance.post_validated, target=target, width=width, stop=stop)
     return search.bound()

@@ -6,7 +6,7 @@ from heuristic import best_per_placement
 from solver.cp_sat import Settings, solve_cp_sat
 from solver.least import Least
 from solver.single_device import single_device_bound
-from tests.heuristic.problems import paper_problem, paper_rows
+from tests.heuristic.problems import paper_problem, paper_rows, published_rows
 from tests.solver.equal import equal_problem
 from zbplan.problem import Problem
 
@@ -35,6 +35,13 @@ def test_scarce_memory_on_the_first_device_proves_more_than_the_analytic_bounds(
     instance = paper_problem(paper_rows()[0], memory_limit=limit).instance()
     span = single_device_bound(Least(instance), 0, target=NO_TARGET)
     assert instance.clock.value(span) == pytest.approx(span_ms)
+
+
+def test_scarce_memory_on_the_last_device_of_a_v_proves_most_of_what_v_min_takes() -> None:
+    row = next(row for row in published_rows() if row["id"] == "T8:6.2B:p16:m48:V-Min")
+    instance = Problem.parse(row["problem"]).instance()
+    span = single_device_bound(Least(instance), 15, target=instance.clock.units(5511.082), width=1)
+    assert instance.clock.value(span) == pytest.approx(5311.307)
 
 
 def test_it_never_claims_more_than_the_known_plan() -> None:
