@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 from api import desk
 from api.catalog import Catalog, Shown
 from api.claims import Claims
+from api.clerks import Clerks
 from api.database import Database
 from api.events import Events
 from api.jobs import Jobs, LocalJobs, RemoteJobs
-from api.pool import Pool, WorkerLostError
 from api.profiles import Profiles
 from api.queue import queue_of
 from api.readiness import Readiness, look
@@ -26,7 +26,6 @@ from api.store import Store
 from api.sweeping import Sweeping
 from api.sweeps import Sweeps
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 KNOWN_BODIES = 10_000
@@ -48,13 +47,19 @@ class Service:
         self._submitted = submitted
         self._database = Database(settings.database_url)
         self._store = Store(self._database, queue_of(settings))
-        self._desk = Pool(settings.desk_workers, settings.memory_per_solver_bytes)
+        self._planners = Clerks(settings)
+        self._judges = Clerks(settings)  # of their own, so that nobody who waits for a plan waits for them
         self._catalog = Catalog(self._store, is_sound=self._is_sound, on_discard=lambda key: self._jobs.start(key))
         self._jobs = self._jobs_of(settings)
         self._profiles = Profiles(self._database)
         self._events = Events(self._catalog, self._store)
         self.sweeps = Sweeping(
-            settings, Sweeps(self._database), at_desk=self._at_desk, posted=self._posted, stop=self.cancel
+            settings,
+            Sweeps(self._database),
+            planners=self._planners,
+            judges=self._judges,
+            posted=self._posted,
+            stop=self.cancel,
         )
         self._submitting: SingleFlight[str] = SingleFlight()
         self._known: Shelf[str] = Shelf(KNOWN_BODIES)
@@ -62,7 +67,7 @@ class Service:
     async def start(self) -> None:
         """Make the store ready and take up what is queued."""
         await asyncio.to_thread(self._store.prepare)
-        self._desk.start()
+        self._planners.start()
         await self._jobs.open()
         await self.sweeps.start()
 
@@ -74,7 +79,7 @@ class Service:
     async def stop(self) -> None:
         """End every worker process."""
         await self.sweeps.end()
-        await asyncio.gather(self._jobs.stop(), self._desk.stop())
+        await asyncio.gather(self._jobs.stop(), self._planners.stop(), self._judges.stop())
         await asyncio.to_thread(self._database.close)
 
     async def submit(self, body: bytes, caller: str | None) -> Shown:
@@ -135,11 +140,11 @@ class Service:
 
     async def judge(self, body: bytes) -> bytes:
         """Return the judgement of a plan; raises ``Refusal`` if the body is none, or passes the limits."""
-        return await self._at_desk(desk.judge, self.settings, body)
+        return await self._judges.serve(desk.judge, self.settings, body)
 
     async def compare(self, body: bytes) -> bytes:
         """Return what every constructive method makes of a problem; raises ``Refusal`` if the body is none."""
-        return await self._at_desk(desk.compare, self.settings, body)
+        return await self._judges.serve(desk.compare, self.settings, body)
 
     async def export(self, key: str, form: desk.Form) -> Representation:
         """Return the best plan so far of a problem in a format of others.
@@ -150,11 +155,13 @@ class Service:
             If there is none, or the format cannot say it.
         """
         plan = _found((await self.read(key)).job.plan, "key", key)
-        return await asyncio.to_thread(Representation.of, await self._at_desk(desk.export, self.settings, plan, form))
+        return await asyncio.to_thread(
+            Representation.of, await self._judges.serve(desk.export, self.settings, plan, form)
+        )
 
     async def add_profile(self, body: bytes) -> bytes:
         """Store a profile and return how to refer to it; raises ``Refusal`` if the body is none."""
-        return await self._at_desk(desk.add_profile, self.settings, body)
+        return await self._planners.serve(desk.add_profile, self.settings, body)
 
     async def profile(self, name: str) -> Representation:
         """Return the latest profile with a name; raises ``Refusal`` if there is none."""
@@ -169,7 +176,7 @@ class Service:
     async def readiness(self) -> Readiness:
         """Return which parts work."""
         elsewhere = self.settings.solving == "workers"
-        return await look(self._database, lambda: self._at_desk(desk.nothing), elsewhere=elsewhere)
+        return await look(self._database, self._planners.prove, elsewhere=elsewhere)
 
     def _jobs_of(self, settings: Settings) -> Jobs:
         if settings.solving == "workers":
@@ -177,7 +184,7 @@ class Service:
         return LocalJobs(settings, self._store, Claims(self._database), self._catalog.changed)
 
     async def _store_problem(self, name: str, body: bytes, caller: str | None) -> str:
-        submitted = await self._at_desk(desk.submit, self.settings, body, caller)
+        submitted = await self._planners.serve(desk.submit, self.settings, body, caller)
         self._submitted(submitted.known)
         if submitted.for_ever:
             self._known.put(name, submitted.key)
@@ -189,23 +196,7 @@ class Service:
         self._jobs.start(key)
 
     async def _is_sound(self, plan: int) -> bool:
-        return await self._at_desk(desk.is_sound, self.settings, plan)
-
-    async def _at_desk(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function in a desk worker, once more if the worker dies."""
-        limit_s = self.settings.desk_limit_s
-        for _ in range(2):
-            try:
-                return await self._desk.run(limit_s, function, *args, **kwargs)
-            except WorkerLostError:
-                continue
-            except MemoryError:
-                detail = f"found no more than {self.settings.memory_per_solver_bytes} bytes; needed a smaller problem"
-                raise Refusal(document("memory", 500, "A worker process ran out of memory", detail)) from None
-            except TimeoutError:
-                detail = f"found no answer within {limit_s:g} s; needed a smaller problem, or a less busy service"
-                raise Refusal(document("overrun", 503, "The problem takes too long", detail)) from None
-        raise Refusal(document("crashed", 503, "A worker process crashed", "the worker died, twice; try again later"))
+        return await self._planners.run(desk.is_sound, self.settings, plan)
 
 
 def _found(item: T | None, name: str, value: str, what: str = "plan") -> T:

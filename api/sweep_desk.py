@@ -23,6 +23,9 @@ CANCELLED = document(
     "cancelled", 409, "The sweep was stopped", "found a cell not asked for yet; needed another POST of the sweep"
 )
 
+PASSING = (CANCELLED.type, *(f"urn:zbplan:error:{name}" for name in ("memory", "overrun", "crashed")))
+"""Why a cell may be refused today and not tomorrow: the state or the means of the service, not what was asked."""
+
 
 def add(settings: Settings, body: bytes, caller: str | None) -> str:
     """Keep the sweep that a body holds, taken up again where it was stopped; return its key.
@@ -41,7 +44,7 @@ def add(settings: Settings, body: bytes, caller: str | None) -> str:
         request = parse_value(SweepRequest, value)
         request.require_at_most(settings.max_cells)
         key = Sweeps(database).add(request, caller)
-    Sweeps(database).take_up(key, CANCELLED)
+    Sweeps(database).take_up(key, PASSING)
     return key
 
 

@@ -7,19 +7,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from api import sweep_desk
 from api.answers import RETRY_AFTER_S
+from api.clerks import Clerks
 from api.refusal import Refusal
 from api.resource import Representation
 from api.settings import Settings
 from api.sweeps import Sweeps
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +25,6 @@ LOOK_S = 0.5
 
 FULL = ("urn:zbplan:error:busy", "urn:zbplan:error:share")
 """The refusals after which there may be room later; any other would come again for ever."""
-
-
-class AtDesk(Protocol):
-    """Runs a function in a worker process."""
-
-    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what it returns."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +42,8 @@ class Sweeping:
     ----------
     settings, sweeps
         How the service runs; where sweeps are.
-    at_desk
-        Runs what takes long.
+    planners, judges
+        Post cells; hold them against each other.
     posted
         Told the key of each problem that is posted for a cell.
     stop
@@ -65,16 +55,19 @@ class Sweeping:
         settings: Settings,
         sweeps: Sweeps,
         *,
-        at_desk: AtDesk,
+        planners: Clerks,
+        judges: Clerks,
         posted: Callable[[str], None],
         stop: Callable[[str], Awaitable[object]],
     ) -> None:
         self._settings = settings
         self._sweeps = sweeps
-        self._at_desk = at_desk
+        self._planners = planners
+        self._judges = judges
         self._posted = posted
         self._stop = stop
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._one_at_a_time = asyncio.Lock()
         self._closed = asyncio.Event()
 
     async def start(self) -> None:
@@ -101,7 +94,7 @@ class Sweeping:
         Refusal
             If the body is none, or has too many cells.
         """
-        key = await self._at_desk(sweep_desk.add, self._settings, body, caller)
+        key = await self._planners.serve(sweep_desk.add, self._settings, body, caller)
         self._begin(key)
         return key
 
@@ -109,7 +102,7 @@ class Sweeping:
         """Return what came of each cell, once all are final or the time is up; raises ``Refusal`` if there is none."""
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
-            body, under_way = await self._at_desk(sweep_desk.table_of, self._settings, key)
+            body, under_way = await self._judges.serve(sweep_desk.table_of, self._settings, key)
             left_s = deadline - asyncio.get_running_loop().time()
             if not under_way or left_s <= 0 or self._closed.is_set():
                 return Table(await asyncio.to_thread(Representation.of, body), under_way)
@@ -122,7 +115,7 @@ class Sweeping:
         if (task := self._tasks.get(key)) is not None:
             task.cancel()
             await asyncio.wait([task])
-        for problem in await self._at_desk(sweep_desk.cancel, self._settings, key):
+        for problem in await self._planners.run(sweep_desk.cancel, self._settings, key):
             await self._stop(problem)
 
     def _begin(self, key: str) -> None:
@@ -131,7 +124,9 @@ class Sweeping:
             task.add_done_callback(lambda done: self._finish(key, done))
 
     async def _post(self, key: str) -> None:
-        for cell in await self._at_desk(sweep_desk.waiting, self._settings, key):
+        async with self._one_at_a_time:
+            waiting = await self._planners.run(sweep_desk.waiting, self._settings, key)
+        for cell in waiting:
             while (problem := await self._post_cell(key, cell)) is None:
                 await asyncio.sleep(RETRY_AFTER_S)
             if problem:
@@ -140,14 +135,15 @@ class Sweeping:
     async def _post_cell(self, key: str, cell: int) -> str | None:
         """Return the key of a cell's problem, an empty one where it is refused, and None while there is no room."""
         try:
-            return await self._submit(key, cell)
+            async with self._one_at_a_time:
+                return await self._submit(key, cell)
         except SQLAlchemyError as error:
             logger.warning("the store cannot be used: %s", error)
             return None
 
     async def _submit(self, key: str, cell: int) -> str | None:
         try:
-            return await self._at_desk(sweep_desk.submit, self._settings, key, cell)
+            return await self._planners.run(sweep_desk.submit, self._settings, key, cell)
         except Refusal as refusal:
             if refusal.document.type in FULL:
                 return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from sqlalchemy import delete, insert, or_, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from api.database import Database
@@ -133,12 +133,15 @@ class Sweeps:
         content = None if refusal is None else refusal.to_bytes()
         self._insert(SweepCellRow, {"sweep": sweep, "cell": cell, "key": key, "refusal": content})
 
-    def take_up(self, sweep: str, stopped: ErrorDocument) -> None:
-        """Forget the cells that were stopped before or after they were posted, so that they are posted again."""
-        cancelled = select(ProblemRow.key).where(ProblemRow.status == "cancelled")
-        was_stopped = or_(SweepCellRow.refusal == stopped.to_bytes(), SweepCellRow.key.in_(cancelled))
+    def take_up(self, sweep: str, types: Collection[str]) -> None:
+        """Forget the cells that were refused for reasons of some types, or stopped, so that they are posted again."""
+        cells = select(SweepCellRow.cell, SweepCellRow.refusal, ProblemRow.status)
+        cells = cells.join(ProblemRow, SweepCellRow.key == ProblemRow.key, isouter=True)
         with self._database.write() as connection:
-            connection.execute(delete(SweepCellRow).where(SweepCellRow.sweep == sweep, was_stopped))
+            found = connection.execute(cells.where(SweepCellRow.sweep == sweep)).all()
+            again = [row.cell for row in found if row.status == "cancelled" or _type_of(row.refusal) in types]
+            own = SweepCellRow.sweep == sweep
+            connection.execute(delete(SweepCellRow).where(own, SweepCellRow.cell.in_(again)))
 
     def noted(self, sweep: str) -> set[int]:
         """Return the cells that are posted or refused."""
@@ -171,6 +174,10 @@ class Sweeps:
                 connection.execute(insert(table).values(row))
         except IntegrityError:
             return  # it is there already
+
+
+def _type_of(refusal: bytes | None) -> str | None:
+    return None if refusal is None else ErrorDocument.parse(json.loads(refusal)).type
 
 
 def cell_of(asked: dict[str, Any], outcome: Any | None, costs: Costs | None) -> Cell:

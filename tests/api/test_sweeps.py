@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from api import sweep_desk
+from api.clerks import CRASHED, Clerks
 from api.database import Database
-from api.refusal import Refusal, document
+from api.refusal import Refusal
 from api.settings import Settings
 from api.store import Store
 from api.sweeping import Sweeping
@@ -148,21 +149,32 @@ def test_sweep_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert {item["status"] for item in found["cells"]} == {"done"}
 
 
-def test_cell_that_no_worker_survives_is_refused_and_ends_the_sweep(database: Database, database_url: str) -> None:
-    async def at_desk(function: Callable[..., Any], *args: Any) -> Any:
+class Fatal(Clerks):
+    """Refuses cells for the sake of the service, as when no worker survives them, and does the rest."""
+
+    async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if function is sweep_desk.submit:
-            raise Refusal(document("crashed", 503, "A worker process crashed", "the worker died, twice"))
-        return await asyncio.to_thread(function, *args)
+            raise Refusal(CRASHED)
+        return await asyncio.to_thread(function, *args, **kwargs)
 
-    async def posted() -> SweepResource:
-        sweeping = Sweeping(
-            Settings(database_url=database_url), Sweeps(database), at_desk=at_desk, posted=str, stop=asyncio.sleep
-        )
-        key = await sweeping.submit(json.dumps(sweep()).encode(), None)
-        return SweepResource.parse_json((await sweeping.table(key, 30)).representation.body)
 
-    found = asyncio.run(posted())
+def test_cell_that_no_worker_survives_is_refused_until_the_sweep_is_posted_again(
+    database: Database, database_url: str
+) -> None:
+    settings = Settings(database_url=database_url)
+
+    async def posted(clerks: Clerks) -> SweepResource:
+        sweeping = Sweeping(settings, Sweeps(database), planners=clerks, judges=clerks, posted=str, stop=asyncio.sleep)
+        key = await sweeping.submit(json.dumps(asked).encode(), None)
+        found = SweepResource.parse_json((await sweeping.table(key, 30)).representation.body)
+        await clerks.stop()
+        return found
+
+    asked = sweep()
+    found = asyncio.run(posted(Fatal(settings)))
     assert (found.status, [item.status for item in found.cells]) == ("done", ["refused"])
+    sweep_desk.add(settings, json.dumps(asked).encode(), None)
+    assert sweep_desk.waiting(settings, found.key) == [0]
 
 
 def test_cell_that_was_stopped_at_another_replica_is_not_posted(database: Database, database_url: str) -> None:
