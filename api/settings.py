@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from api.machine import memory_bytes
 from zbplan.errors import Finding, InvalidInputError
 from zbplan.record import Record, refuse
 
@@ -48,13 +49,13 @@ class Settings(BaseSettings, Record):
     solver_workers: Annotated[int, Field(ge=1)] = Field(default_factory=_half_of_the_cores)
     """Processes that solve, each one problem at a time."""
     desk_workers: Annotated[int, Field(ge=1)] = 1
-    """Processes for what takes milliseconds to seconds: reading problems, constructive plans, judging plans."""
+    """Processes for what takes milliseconds to seconds: constructive plans; as many others judge and compare."""
     desk_limit_s: Annotated[float, Field(gt=0)] = 60.0
     """How long one of these may take."""
     overtime_s: Annotated[float, Field(ge=0)] = 30.0
     """How long past its time_limit_s a solve may run before its worker is killed."""
     solver_memory_bytes: Annotated[int, Field(ge=1 << 28)] | None = None
-    """How much memory a solver process may have; if none is given, its share of three quarters of the machine's."""
+    """How much memory a solver process may have; if none is given, its share of three quarters of all that there is."""
     lease_s: Annotated[float, Field(gt=0)] = 15.0
     """How long after the last sign of life of a service or worker its solves are taken up by another."""
     near_plans: Annotated[int, Field(ge=0)] = 3
@@ -77,6 +78,8 @@ class Settings(BaseSettings, Record):
     """How many cells a sweep may have."""
     max_wait_s: Annotated[int, Field(ge=0)] = 60
     """How long an answer is held for Prefer: wait=N."""
+    max_waiting: Annotated[int, Field(ge=0)] = 64
+    """How many requests may wait for a first plan at once, and how many to judge and compare; others try again."""
     max_listeners: Annotated[int, Field(ge=0)] = 1000
     """How many may follow events at once."""
     max_jobs: Annotated[int, Field(ge=0)] = 1000
@@ -104,8 +107,7 @@ class Settings(BaseSettings, Record):
     @property
     def memory_per_solver_bytes(self) -> int:
         """How much memory a solver process may have."""
-        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return self.solver_memory_bytes or installed * 3 // 4 // self.solver_workers
+        return self.solver_memory_bytes or memory_bytes() * 3 // 4 // self.solver_workers
 
     @classmethod
     def parse(cls, data: object) -> Self:
