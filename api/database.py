@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from api.libpq import patience
 from api.schema import upgrade
 from zbplan.errors import Finding, InvalidInputError
 
@@ -21,16 +22,6 @@ OUT_OF_ORDER = (OperationalError, InterfaceError)
 
 BUSY_S = 30
 """How long a SQLite writer waits for another."""
-
-PATIENCE = {
-    "connect_timeout": 5,
-    "tcp_user_timeout": 10_000,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-}
-"""Of libpq: how many seconds a connection to PostgreSQL may take, how many milliseconds what is sent may stay without
-an answer of its machine, and when a silent machine is probed: a service must not wait long for one that is away."""
 
 
 class Database:
@@ -43,7 +34,7 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        self._engine = create_engine(url, pool_pre_ping=True, connect_args=_patience(url))
+        self._engine = create_engine(url, pool_pre_ping=True, connect_args=patience(url))
         if self._engine.dialect.name == "sqlite":
             _configure_sqlite(self._engine)
 
@@ -98,14 +89,6 @@ def _refuse(url: str, why: str) -> NoReturn:
         url = make_url(url).render_as_string(hide_password=True)
     needed = "a SQLAlchemy URL of a database that can be opened, such as sqlite:////var/lib/zbplan/plans.sqlite3"
     raise InvalidInputError([Finding("database_url", f"{url!r}: {why}", needed)])
-
-
-def _patience(url: str) -> dict[str, int]:
-    """Return how long to try to connect or talk to a PostgreSQL that may be away, where the URL does not say so."""
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "postgresql":
-        return {}
-    return {name: most for name, most in PATIENCE.items() if name not in parsed.query}
 
 
 def _configure_sqlite(engine: Engine) -> None:

@@ -12,8 +12,8 @@ from api.settings import Settings
 class Queue(Protocol):
     """Where the store puts the key of each problem that it queues, in the transaction that queues it."""
 
-    def prepare(self, connection: Connection) -> None:
-        """Make what the queue itself stores, under the lock of the migrations."""
+    def prepare(self, connection: Connection) -> bool:
+        """Take what the queue itself stores a step further, under the lock of the migrations; return whether it did."""
 
     def put(self, connection: Connection, key: str) -> None:
         """Queue a problem, unless it waits already."""

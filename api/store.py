@@ -62,10 +62,11 @@ class Store:
 
     def prepare(self) -> None:
         """Bring the database to what this version of the service uses."""
-        with self._database.write() as connection:
-            upgrade(connection)
-            if self._queue is not None:
-                self._queue.prepare(connection)
+        unready = True
+        while unready:
+            with self._database.write() as connection:
+                upgrade(connection)
+                unready = self._queue is not None and self._queue.prepare(connection)
 
     def add(self, problem: Problem, plan: Plan, caller: str | None = None) -> None:
         """Store a new problem with its first plan, ready to be solved; if it is there already, leave it."""

@@ -9,12 +9,11 @@ import signal
 from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Status
-from psycopg.conninfo import make_conninfo
-from sqlalchemy.engine import make_url
 
 from api.claims import Claims
 from api.database import Database, require_database
 from api.jobs import LocalJobs
+from api.libpq import conninfo
 from api.logs import configure_logging
 from api.settings import Settings
 from api.store import Store
@@ -65,7 +64,7 @@ class Worker:
         self._database = Database(settings.database_url)
         queue = WorkerQueue()
         self._store, claims = Store(self._database, queue), Claims(self._database, queue)
-        self._app = App(connector=PsycopgConnector(conninfo=_conninfo(settings.database_url), min_size=1, max_size=4))
+        self._app = App(connector=PsycopgConnector(conninfo=conninfo(settings.database_url), min_size=1, max_size=4))
         self._app.task(name=TASK)(self._solve)
         self._jobs = _QueuedJobs(settings, self._store, claims, changed=lambda key: None)
 
@@ -108,9 +107,3 @@ class _QueuedJobs(LocalJobs):
 
     async def _take_up(self) -> None:
         await asyncio.to_thread(self._store.put_forgotten)
-
-
-def _conninfo(database_url: str) -> str:
-    url = make_url(database_url)
-    arguments, options = url.get_dialect()().create_connect_args(url)
-    return make_conninfo(*arguments, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 from procrastinate import App, SyncPsycopgConnector
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
@@ -15,6 +16,11 @@ from zbplan.problem import REVISION
 
 QUEUE = "zbplan"
 TASK = "zbplan.solve"
+
+BEFORE_NOTES = "03.04.00_50_post_add_retry_failed_job_procedure.sql"
+"""The last migration of procrastinate's tables that were made before the service noted it in a comment on them."""
+
+_LAST_MIGRATION = text("SELECT obj_description('procrastinate_jobs'::regclass)")
 
 _FORGOTTEN = text(
     "SELECT key FROM problems WHERE status = 'queued' AND coalesce(revision, 1) = :revision AND NOT EXISTS "
@@ -29,10 +35,23 @@ class WorkerQueue:
         # Never opened: jobs are put on the connections of the store.
         self._app = App(connector=SyncPsycopgConnector())
 
-    def prepare(self, connection: Connection) -> None:
-        """Make procrastinate's tables, under the lock of the migrations."""
+    def prepare(self, connection: Connection) -> bool:
+        """Take procrastinate's tables a step towards what the installed package uses; return whether there was one.
+
+        Each of its migrations needs a transaction of its own: one may use what another has added to a type.
+        """
+        shipped = sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))
         if not inspect(connection).has_table("procrastinate_jobs"):
-            _psycopg(connection).execute(SchemaManager.get_schema())
+            script, last = SchemaManager.get_schema(), shipped[-1].name
+        else:
+            noted = connection.execute(_LAST_MIGRATION).scalar_one() or BEFORE_NOTES
+            path = next((path for path in shipped if path.name > noted), None)
+            if path is None:
+                return False
+            script, last = path.read_text(encoding="utf-8"), path.name
+        for statements in (script, f"COMMENT ON TABLE procrastinate_jobs IS '{last}'"):
+            connection.exec_driver_sql(statements, execution_options={"no_parameters": True})
+        return True
 
     def put(self, connection: Connection, key: str) -> None:
         """Queue a problem, unless it waits already."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from procrastinate.schema import SchemaManager
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from api.claims import Claims
@@ -69,3 +71,46 @@ def test_queue_out_of_order_is_the_store_out_of_order(shared: Database) -> None:
         with pytest.raises(OperationalError, match="procrastinate_jobs"):
             WorkerQueue().put(connection, "key")
         connection.execute(text("ALTER TABLE away RENAME TO procrastinate_jobs"))
+
+
+def functions(connection: Connection) -> list[str]:
+    """Return what procrastinate has defined."""
+    names = "SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'procrastinate%' ORDER BY 1"
+    return list(connection.execute(text(names)).scalars())
+
+
+def test_tables_of_an_older_procrastinate_are_brought_up_to_date(database_url: str) -> None:
+    if not database_url.startswith("postgresql"):
+        pytest.skip("workers share a PostgreSQL")
+    database = Database(database_url)
+    shipped = sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))
+    older = [path for path in shipped if path.name < "03.03"]
+    assert 0 < len(older) < len(shipped)
+    note = f"COMMENT ON TABLE procrastinate_jobs IS '{older[-1].name}'"
+    for script in (*(path.read_text() for path in older), note):
+        with database.write() as connection:
+            connection.exec_driver_sql(script, execution_options={"no_parameters": True})
+    with database.write() as connection:
+        before = functions(connection)
+        connection.execute(text("INSERT INTO procrastinate_jobs (queue_name, task_name) VALUES ('zbplan', 'waits')"))
+    for _ in range(2):
+        Store(database, WorkerQueue()).prepare()
+    with database.write() as connection:
+        updated = functions(connection)
+        assert set(updated) > set(before)
+        assert connection.execute(text("SELECT task_name FROM procrastinate_jobs")).scalar_one() == "waits"
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    Store(database, WorkerQueue()).prepare()
+    with database.read() as connection:
+        assert functions(connection) == updated
+    database.close()
+
+
+def test_tables_without_a_note_are_those_of_the_first_services(shared: Database) -> None:
+    with shared.write() as connection:
+        before = functions(connection)
+        connection.execute(text("COMMENT ON TABLE procrastinate_jobs IS NULL"))
+    Store(shared, WorkerQueue()).prepare()
+    with shared.read() as connection:
+        assert functions(connection) == before
