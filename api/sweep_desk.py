@@ -77,8 +77,10 @@ def submit(settings: Settings, key: str, cell: int) -> str:
             raise
         sweeps.note(key, cell, "", refusal.document)
         return ""
-    sweeps.note(key, cell, problem.key)
-    return problem.key
+    noted = sweeps.note(key, cell, problem.key)
+    if not noted:  # stopped while it was posted, by someone who could not see it yet
+        store.cancel(problem.key)
+    return noted
 
 
 def cancel(settings: Settings, key: str) -> list[str]:

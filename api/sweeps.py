@@ -128,10 +128,16 @@ class Sweeps:
             row = connection.execute(select(*columns).where(SweepRow.key == key)).one_or_none()
         return None if row is None else (SweepRequest.parse_json(row[0]), row[1], row[2])
 
-    def note(self, sweep: str, cell: int, key: str, refusal: ErrorDocument | None = None) -> None:
-        """Note the problem of a cell, or why it is refused; what was noted first stays."""
+    def note(self, sweep: str, cell: int, key: str, refusal: ErrorDocument | None = None) -> str:
+        """Note the problem of a cell, or why it is refused; what was noted first stays. Return the key that is noted.
+
+        That of a refused cell is empty.
+        """
         content = None if refusal is None else refusal.to_bytes()
         self._insert(SweepCellRow, {"sweep": sweep, "cell": cell, "key": key, "refusal": content})
+        noted = select(SweepCellRow.key).where(SweepCellRow.sweep == sweep, SweepCellRow.cell == cell)
+        with self._database.read() as connection:
+            return connection.execute(noted).scalar_one_or_none() or ""
 
     def take_up(self, sweep: str, types: Collection[str]) -> None:
         """Forget the cells that were refused for reasons of some types, or stopped, so that they are posted again."""

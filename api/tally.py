@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 
 from api.database import Database
 from api.resource import Status
+from api.statements import of_this_revision
 from api.tables import PlanRow, ProblemRow
 from zbplan.plan import Bound
 
@@ -44,8 +45,8 @@ class Tally:
         self._one_at_a_time = Lock()
 
     def counts(self) -> dict[Status, int]:
-        """Return how many problems are in each state."""
-        rows = select(ProblemRow.status, func.count()).group_by(ProblemRow.status)
+        """Return how many problems that can be asked for are in each state: those of this planner revision."""
+        rows = select(ProblemRow.status, func.count()).where(of_this_revision()).group_by(ProblemRow.status)
         with self._database.read() as connection:
             found = {row[0]: row[1] for row in connection.execute(rows)}
         return {status: found.get(status, 0) for status in get_args(Status)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -141,6 +142,35 @@ def test_discarded_plan_is_gone_and_its_row_not_given_again(store: Store, claims
     assert again > row
     assert store.discard(row) is None
     assert job(store, new).status == "done"
+
+
+def test_discard_of_a_plan_that_was_just_improved_on_touches_nothing_else(store: Store, claims: Claims) -> None:
+    """A reader finds a plan damaged while its solve finds a better one."""
+    new = added(store, asked())
+    damaged, claim = job(store, new).plan, claimed(claims, new)
+    assert damaged is not None
+    claims.improve(claim, Found.of(bounded(construct(new), 5)))
+    better = job(store, new)
+    assert store.discard(damaged) is None
+    assert job(store, new) == better
+    assert store.document(damaged) is None
+    assert claims.renew([claim], 60) == {claim}
+
+
+def test_plan_discarded_by_many_at_once_queues_its_problem_once(
+    store: Store, claims: Claims, database_url: str
+) -> None:
+    new = added(store, asked())
+    row = job(store, new).plan
+    assert row is not None
+    claims.finish(claimed(claims, new), Found.of(construct(new)))
+    others = [Database(database_url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as crowd:
+        keys = list(crowd.map(lambda database: Store(database).discard(row), others))
+    for other in others:
+        other.close()
+    assert [key for key in keys if key is not None] == [new.key]
+    assert (job(store, new).status, job(store, new).plan) == ("queued", None)
 
 
 def test_old_key_is_gone_after_a_new_revision_and_its_plan_is_sound(

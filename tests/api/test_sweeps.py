@@ -183,3 +183,19 @@ def test_cell_that_was_stopped_at_another_replica_is_not_posted(database: Databa
     assert sweep_desk.cancel(settings, key) == []
     assert sweep_desk.submit(settings, key, 0) == ""
     assert Store(database).under_way() == 0
+
+
+def test_cell_that_is_stopped_while_it_is_posted_is_not_solved(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(database_url=database_url)
+    key = sweep_desk.add(settings, json.dumps(sweep()).encode(), None)
+    keep = sweep_desk.keep
+
+    def keep_late(*args: Any) -> None:
+        keep(*args)
+        assert sweep_desk.cancel(settings, key) == []
+
+    monkeypatch.setattr(sweep_desk, "keep", keep_late)
+    assert sweep_desk.submit(settings, key, 0) == ""
+    assert (Store(database).under_way(), Store(database).queued()) == (0, [])

@@ -43,6 +43,15 @@ def test_every_state_is_counted(database: Database) -> None:
     assert Tally(database).counts() == {"queued": 2, "solving": 0, "done": 1, "failed": 0, "cancelled": 0}
 
 
+def test_problems_of_another_revision_do_not_count(database: Database) -> None:
+    key, old = store_problem(database), store_problem(database)
+    with database.write() as connection:
+        connection.execute(text("UPDATE problems SET revision = revision + 1 WHERE key = :key"), {"key": old})
+    assert Tally(database).counts()["queued"] == 1
+    end(database, key, "2100-01-01T00:00:30.000000Z")
+    assert Tally(database).counts()["queued"] == 0
+
+
 def test_each_solve_is_told_once_with_its_time_and_gap(database: Database) -> None:
     old, new = store_problem(database), store_problem(database)
     end(database, old, "2000-01-01T00:00:30.000000Z")
