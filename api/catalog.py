@@ -15,6 +15,9 @@ from api.store import Store
 FRESH_S = 0.1
 """For this long a representation is served without asking the store; workers and other replicas change it too."""
 
+HEARD_S = 2.0
+"""For so long where their changes are told: should a notice get lost, it is found out then."""
+
 STALE_S = 2.0
 """For this long it is served to others while one reader asks the store, so that they do not queue up behind it."""
 
@@ -46,6 +49,13 @@ class Catalog:
         Judges a stored plan.
     on_discard
         Told the key of a problem whose damaged plan was thrown away.
+
+    Attributes
+    ----------
+    news
+        Set at the next change, and then another one.
+    hears
+        Whether changes made by other processes are told, too.
     """
 
     def __init__(
@@ -58,14 +68,16 @@ class Catalog:
         self._shown: Shelf[Shown] = Shelf(ROOM_BYTES)
         self._plans: Shelf[Representation] = Shelf(ROOM_BYTES)
         self._loading: SingleFlight[Shown | None] = SingleFlight()
-        self._news = asyncio.Event()
+        self._outdated: set[str] = set()
+        self.news = asyncio.Event()
+        self.hears = False
         self.closed = False
 
     async def read(self, key: str) -> Shown | None:
         """Return the resource with a key, at most ``STALE_S`` old; None if there is none."""
         shown = self._shown.get(key)
         age = asyncio.get_running_loop().time() - (shown.seen if shown else 0)
-        if shown is not None and age < (STALE_S if self._loading.is_running(key) else FRESH_S):
+        if shown is not None and age < (STALE_S if self._loading.is_running(key) else self._fresh_s):
             return shown
         return await self._loading.run(key, lambda: self._load(key))
 
@@ -74,16 +86,17 @@ class Catalog:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while True:
+            news = self.news
             shown = await self.read(key)
             left = deadline - loop.time()
             if shown is None or until(shown) or left <= 0 or self.closed:
                 return shown
-            await self.news(left)
+            await self.later(news, left)
 
-    async def news(self, seconds: float = FRESH_S) -> None:
-        """Return when it is time to read again: something has changed here, or may have changed elsewhere."""
+    async def later(self, news: asyncio.Event, seconds: float = HEARD_S) -> None:
+        """Return when it is time to read again: there is news since, or a change elsewhere may not have been told."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), min(seconds, FRESH_S))
+            await asyncio.wait_for(news.wait(), min(seconds, self._fresh_s))
 
     async def plan(self, plan_id: str) -> Representation | None:
         """Return the first stored plan with an id; None if there is none."""
@@ -101,30 +114,42 @@ class Catalog:
     def changed(self, key: str) -> None:
         """Tell those who wait that a job has changed."""
         self._shown.drop(key)
-        news, self._news = self._news, asyncio.Event()
+        if self._loading.is_running(key):
+            self._outdated.add(key)
+        news, self.news = self.news, asyncio.Event()
         news.set()
 
     def close(self) -> None:
         """Let nobody wait any longer."""
         self.closed = True
-        self._news.set()
+        self.news.set()
+
+    @property
+    def _fresh_s(self) -> float:
+        return HEARD_S if self.hears else FRESH_S
 
     async def _load(self, key: str) -> Shown | None:
+        """Ask the store, and once more where the answer may be older than a change that was told meanwhile."""
+        shown = await self._look(key)
+        while key in self._outdated:
+            self._outdated.discard(key)
+            shown = await self._look(key)
+        if shown is not None:
+            self._shown.put(key, shown, shown.representation.size)
+        return shown
+
+    async def _look(self, key: str) -> Shown | None:
         seen = asyncio.get_running_loop().time()
         job = await asyncio.to_thread(self._store.job, key)
         if job is None:
             return None
         known = self._shown.get(key)
         if known is not None and known.job == job:
-            representation = known.representation
-        else:
-            document = None if job.plan is None else await self._document(job.plan)
-            if document is None and job.plan is not None:
-                return await self._load(key)
-            representation = await asyncio.to_thread(represent, job, document)
-        shown = Shown(job, representation, seen)
-        self._shown.put(key, shown, representation.size)
-        return shown
+            return Shown(job, known.representation, seen)
+        document = None if job.plan is None else await self._document(job.plan)
+        if document is None and job.plan is not None:
+            return await self._look(key)
+        return Shown(job, await asyncio.to_thread(represent, job, document), seen)
 
     async def _document(self, row: int) -> bytes | None:
         """Return a stored plan; throw it away and return None if it is damaged."""

@@ -46,6 +46,8 @@ class Events:
         seen = (shown.job.plan or 1) - 1 if after is None else after
         quiet_since = asyncio.get_running_loop().time()
         while True:
+            news = self._catalog.news
+            shown = await self._catalog.read(key) or shown
             for item in await self._found(shown, seen):
                 yield _found(item, last)
                 seen, last, quiet_since = item.id, item, asyncio.get_running_loop().time()
@@ -56,8 +58,7 @@ class Events:
             if asyncio.get_running_loop().time() - quiet_since > KEEP_ALIVE_S:
                 quiet_since = asyncio.get_running_loop().time()
                 yield KEEP_ALIVE
-            await self._catalog.news()
-            shown = await self._catalog.read(key) or shown
+            await self._catalog.later(news)
 
     async def _found(self, shown: Shown, seen: int) -> list[Progress]:
         if (shown.job.plan or 0) <= seen:

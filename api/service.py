@@ -63,11 +63,16 @@ class Service:
         )
         self._submitting: SingleFlight[str] = SingleFlight()
         self._known: Shelf[str] = Shelf(KNOWN_BODIES)
+        self._listening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Make the store ready and take up what is queued."""
         await asyncio.to_thread(self._store.prepare)
         self._planners.start()
+        if self.settings.on_postgresql:
+            from api.notices import listen  # a service on SQLite does without psycopg
+
+            self._listening = asyncio.create_task(listen(self.settings.database_url, self._catalog))
         await self._jobs.open()
         await self.sweeps.start()
 
@@ -79,6 +84,9 @@ class Service:
     async def stop(self) -> None:
         """End every worker process."""
         await self.sweeps.end()
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
         await asyncio.gather(self._jobs.stop(), self._planners.stop(), self._judges.stop())
         await asyncio.to_thread(self._database.close)
 

@@ -94,10 +94,15 @@ class Settings(BaseSettings, Record):
 
     @model_validator(mode="after")
     def _workers_share_the_database(self) -> Self:
-        if self.solving == "workers" and not self.database_url.startswith("postgresql+psycopg:"):
+        if self.solving == "workers" and not self.on_postgresql:
             found = f"a URL that begins with {self.database_url.partition(':')[0]}:"
             refuse([Finding(".database_url", found, "postgresql+psycopg://…, which workers share, or solving: local")])
         return self
+
+    @property
+    def on_postgresql(self) -> bool:
+        """Whether the store is one that workers can share, and that tells of changes."""
+        return self.database_url.startswith("postgresql+psycopg:")
 
     @property
     def threads_per_solver(self) -> int:
