@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solver import lower_bound
-from zbplan.errors import ZbplanError
+from zbplan.errors import Finding, InvalidInputError, ZbplanError
 from zbplan.plan import Plan, requirements
 from zbplan.problem import Problem
 from zbplan.profile import PER_STAGE
@@ -25,9 +25,10 @@ METHOD = "reused"
 
 def shape_of(problem: Problem) -> str:
     """Return the digest of all of a problem that near ones share: everything but times, memory and planner revision."""
-    profile = problem.profile
+    profile, layers = problem.profile, problem.open_layers
     return digest(
         {
+            **({} if layers is None else {"layers": layers.count}),
             "devices": problem.devices,
             "stages": profile.stages,
             "microbatches": problem.microbatches,
@@ -58,17 +59,27 @@ def reused(problem: Problem, plans: Iterable[bytes]) -> Iterator[Plan]:
     for text in plans:
         with suppress(ZbplanError):
             near = Plan.parse_json(text)
-            if near.requires == requirements(problem) and near.placement in problem.placements:
+            if near.placement in problem.placements and (problem.open_layers is None) == (near.requires.starts is None):
                 yield _rebuilt(problem, near)
 
 
 def _rebuilt(problem: Problem, near: Plan) -> Plan:
-    """Return the plan with the orders of another; raises ``ZbplanError`` if either is not legal."""
+    """Return the plan with the orders, and the cut of open layers, of another.
+
+    Raises
+    ------
+    ZbplanError
+        If either is not legal, or needs what the other does not have.
+    """
     # Whichever planner revision its key is of.
     check(near.model_copy(update={"key": near.asked.key}))
-    bound = lower_bound(instance := problem.instance(near.placement))
+    starts = near.requires.starts
+    cut = problem if starts is None else problem.cut(starts, near.placement)
+    if (found := near.requires.model_copy(update={"starts": None})) != (needed := requirements(cut)):
+        raise InvalidInputError([Finding("$.requires", repr(found), repr(needed))])
+    bound = lower_bound(instance := cut.instance(near.placement))
     plan = Plan.build(
-        problem,
+        cut,
         near.placement,
         near.orders(),
         method=METHOD,
@@ -76,4 +87,4 @@ def _rebuilt(problem: Problem, near: Plan) -> Plan:
         reason=bound.reason,
         warm_start=f"plan {near.plan_id}",
     )
-    return check(plan)
+    return check(plan if starts is None else plan.answering(problem, starts))
