@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import httpx
 import pytest
 
 from tests.api.postgresql import postgresql, program
-from tests.api.servers import problem
+from tests.api.servers import problem, running, wait_until
 from tests.docker.recipe import (
     DOCKER,
     command,
@@ -28,6 +29,8 @@ from tests.docker.recipe import (
     said,
     variables,
 )
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -164,14 +167,56 @@ def test_proxy_leads_to_every_replica() -> None:
     assert services["nginx"]["volumes"] == ["./nginx.conf:/etc/nginx/nginx.conf:ro"]
 
 
-def test_proxy_takes_its_configuration(tmp_path: Path) -> None:
-    config = re.sub(r"api-\d", "127.0.0.1", (DOCKER / "nginx.conf").read_text())
-    (tmp_path / "nginx.conf").write_text(config)
-    start = compose()["services"]["nginx"]["command"]
-    if shutil.which(start[0]) is None:
-        bare = re.sub(r"#.*", "", config)
-        statements = [statement.strip() for statement in re.split(r"[{};]", bare)]
-        assert bare.count("{") == bare.count("}") == len(re.findall(r"[\w/]\s*\{", bare))
-        assert all("\n" not in statement for statement in statements)
-        return
-    subprocess.run([*start, "-t", "-c", str(tmp_path / "nginx.conf")], check=True, capture_output=True, timeout=60)
+@pytest.fixture
+def nginx() -> str:
+    found = shutil.which(compose()["services"]["nginx"]["command"][0], path=f"{os.environ['PATH']}:/usr/sbin")
+    if found is None:
+        pytest.skip("nginx is not installed")
+    return found
+
+
+def configured(folder: Path, listen: int, replicas: list[int]) -> Path:
+    """Write the proxy's configuration with other addresses, and folders that any user may have."""
+    config = (DOCKER / "nginx.conf").read_text()
+    for at, port in enumerate(replicas, 1):
+        config = config.replace(f"server api-{at}:8642", f"server 127.0.0.1:{port}")
+    config = re.sub(r"listen \d+", f"listen 127.0.0.1:{listen}", config).replace(
+        "/tmp/nginx.pid", f"{folder}/nginx.pid"
+    )
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    config = config.replace("http {", "http {" + "".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds))
+    as_root = "user root;" if os.geteuid() == 0 else ""
+    (folder / "nginx.conf").write_text(as_root + config)
+    return folder / "nginx.conf"
+
+
+def test_proxy_takes_its_configuration(nginx: str, tmp_path: Path) -> None:
+    config = configured(tmp_path, free_port(), [1, 2])
+    done = subprocess.run([nginx, "-t", "-c", config], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_proxy_serves_plans_and_events_and_passes_over_a_replica_that_is_gone(nginx: str, tmp_path: Path) -> None:
+    with running(tmp_path) as one, running(tmp_path) as other:
+        port = free_port()
+        config = configured(tmp_path, port, [httpx.URL(server.url).port or 0 for server in (one, other)])
+        arguments = [nginx, *compose()["services"]["nginx"]["command"][1:], "-c", str(config)]
+        with container(arguments, clean(), tmp_path), httpx.Client(base_url=f"http://localhost:{port}") as client:
+            wait_until(lambda: reachable(client))
+            asked = problem()
+            answer = client.post("/v1/plans", json=asked, headers={"Prefer": "wait=30"}, timeout=60)
+            assert answer.json()["status"] == "done"
+            with client.stream("GET", f"/v1/plans/{answer.json()['key']}/events") as events:
+                assert "event: done" in list(events.iter_lines())
+            too_large = client.post("/v1/plans", content=b" " * (8 << 20) + b"{}", headers=JSON)
+            assert too_large.status_code == 413
+            one.stop(signal.SIGKILL)
+            for _ in range(10):
+                assert client.post("/v1/plans", json=asked).json() == answer.json()
+
+
+def reachable(client: httpx.Client) -> bool:
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
