@@ -60,7 +60,9 @@ async def _wrong_parameters(_: Request, error: Exception) -> Response:
 
 def _finding(item: dict[str, Any]) -> Finding:
     path = f"{item['loc'][0]}.{item['loc'][-1]}"
-    return Finding(path, repr(item["input"])[:80], item["msg"].removeprefix("Input should be "))
+    return Finding(
+        path, repr(item["input"])[:80], item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    )
 
 
 async def _store_out_of_order(_: Request, error: Exception) -> Response:

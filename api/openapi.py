@@ -11,10 +11,11 @@ from pydantic.json_schema import models_json_schema
 
 from api.desk import Judgement
 from api.guard import OPEN, only_reads
+from api.listing import Page
 from api.profiles import PostedProfile
 from api.readiness import Readiness
 from api.refusal import MEDIA_TYPE, ErrorDocument
-from api.resource import Page, PlanResource
+from api.resource import PlanResource
 from api.sweeps import SweepRequest, SweepResource
 from heuristic import construct
 from zbplan.comparison import Comparison

@@ -44,26 +44,6 @@ class PlanResource(Record):
     error: ErrorDocument | None
 
 
-class Summary(Record):
-    """A problem in a list: how far its solve is, and what its best plan takes."""
-
-    key: str
-    status: Status
-    submitted_at: str
-    started_at: str | None
-    finished_at: str | None
-    plan_id: str | None
-    iteration_ms: float | None
-    bound_ms: float | None
-
-
-class Page(Record):
-    """Part of the list of problems, the last submitted first; ``next`` is the cursor of the part that follows."""
-
-    plans: list[Summary]
-    next: str | None
-
-
 @dataclass(frozen=True)
 class Progress:
     """A plan on its way to the best one; ``id`` is its row."""
@@ -121,4 +101,9 @@ def represent(job: Job, plan: bytes | None) -> Representation:
 
 def now() -> str:
     """Return the time in UTC as RFC 3339 text of fixed width, so that text sorts as time."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return rfc3339(datetime.now(UTC))
+
+
+def rfc3339(time: datetime) -> str:
+    """Return a time in UTC as it is stored."""
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")

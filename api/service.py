@@ -14,11 +14,12 @@ from api.clerks import Clerks
 from api.database import Database
 from api.events import Events
 from api.jobs import Jobs, LocalJobs, RemoteJobs
+from api.listing import Listing, Page, Wanted
 from api.profiles import Profiles
 from api.queue import queue_of
 from api.readiness import Readiness, look
 from api.refusal import Refusal, document
-from api.resource import Representation, Status, Summary
+from api.resource import Representation
 from api.settings import Settings
 from api.shelf import Shelf
 from api.single_flight import SingleFlight
@@ -52,6 +53,7 @@ class Service:
         self._catalog = Catalog(self._store, is_sound=self._is_sound, on_discard=lambda key: self._jobs.start(key))
         self._jobs = self._jobs_of(settings)
         self._profiles = Profiles(self._database)
+        self._listing = Listing(self._database)
         self._events = Events(self._catalog, self._store)
         self.sweeps = Sweeping(
             settings,
@@ -142,9 +144,9 @@ class Service:
             raise Refusal(document("busy", 503, "Too many listen", detail))
         return self._events.follow(shown, after)
 
-    async def page(self, *, status: Status | None, after: tuple[str, str] | None, limit: int) -> list[Summary]:
-        """Return problems, the last submitted first, that come after a place in the list."""
-        return await asyncio.to_thread(self._store.page, status=status, after=after, limit=limit)
+    async def page(self, wanted: Wanted) -> Page:
+        """Return the problems that are wanted, the last submitted first."""
+        return await asyncio.to_thread(self._listing.page, wanted)
 
     async def judge(self, body: bytes) -> bytes:
         """Return the judgement of a plan; raises ``Refusal`` if the body is none, or passes the limits."""

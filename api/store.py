@@ -9,14 +9,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import numpy as np
-from sqlalchemy import delete, func, insert, select, tuple_
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from api.database import Database
 from api.documents import text_of
+from api.listing import facts_of
 from api.near import distance, measures_of, shape_of
 from api.queue import Queue
-from api.resource import UNDER_WAY, Job, Progress, Status, Summary, now
+from api.resource import UNDER_WAY, Job, Progress, now
 from api.schema import upgrade
 from api.statements import (
     FRESH,
@@ -39,10 +40,6 @@ LOOKED_AT = 100
 
 _JOB = tuple(getattr(ProblemRow, name) for name in Job.__dataclass_fields__)
 _PROGRESS = tuple(getattr(PlanRow, name) for name in Progress.__dataclass_fields__)
-_SUMMARY = (
-    *(getattr(ProblemRow, name) for name in ("key", "status", "submitted_at", "started_at", "finished_at")),
-    *(getattr(PlanRow, name) for name in ("plan_id", "iteration_ms", "bound_ms")),
-)
 
 
 class Store:
@@ -81,6 +78,7 @@ class Store:
             "shape": shape_of(problem),
             "measures": measures_of(problem).tobytes(),
             "revision": REVISION,
+            **facts_of(problem),
         }
         try:
             with self._database.write() as connection:
@@ -183,19 +181,6 @@ class Store:
             rows = rows.where(ProblemRow.submitted_by == caller)
         with self._database.read() as connection:
             return connection.execute(rows).scalar_one()
-
-    def page(self, *, status: Status | None, after: tuple[str, str] | None, limit: int) -> list[Summary]:
-        """Return problems, the last submitted first, that come after a place in the list: ``submitted_at``, ``key``."""
-        rows = select(*_SUMMARY).join(PlanRow, ProblemRow.plan == PlanRow.id, isouter=True)
-        rows = (
-            rows.where(of_this_revision()).order_by(ProblemRow.submitted_at.desc(), ProblemRow.key.desc()).limit(limit)
-        )
-        if status is not None:
-            rows = rows.where(ProblemRow.status == status)
-        if after is not None:
-            rows = rows.where(tuple_(ProblemRow.submitted_at, ProblemRow.key) < after)
-        with self._database.read() as connection:
-            return [Summary(**row) for row in connection.execute(rows).mappings()]
 
     def progress(self, key: str, after: int) -> list[Progress]:
         """Return what was found for a problem after a plan's row, in sequence."""

@@ -38,6 +38,7 @@ class ProblemRow(Base):
 
     While it is being solved, ``claim`` names who does, and counts until ``leased_until_s`` by the database's clock.
     Problems of one ``shape`` differ only in their ``measures`` (``api.near``) and in the planner's ``revision``.
+    Lists choose by what stands after that (``api.listing``).
     """
 
     __tablename__ = "problems"
@@ -58,10 +59,16 @@ class ProblemRow(Base):
     shape: Mapped[str | None]
     measures: Mapped[bytes | None] = mapped_column(LargeBinary)
     revision: Mapped[int | None]
+    method: Mapped[str | None]
+    optimizer: Mapped[str | None]
+    placement: Mapped[str | None]
+    devices: Mapped[int | None]
+    profile: Mapped[str | None]
 
     __table_args__ = (
         Index("ix_problems_status_submitted_at", "status", "submitted_at"),
         Index("ix_problems_shape_submitted_at", "shape", "submitted_at"),
+        Index("ix_problems_submitted_at_key", "submitted_at", "key"),
     )
 
 

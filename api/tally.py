@@ -11,7 +11,7 @@ from typing import get_args
 from sqlalchemy import func, select
 
 from api.database import Database
-from api.resource import Status
+from api.resource import Status, rfc3339
 from api.statements import of_this_revision
 from api.tables import PlanRow, ProblemRow
 from zbplan.plan import Bound
@@ -56,7 +56,7 @@ class Tally:
         with self._one_at_a_time:
             since = max(self._began, self._asked - timedelta(seconds=LATE_S))
             self._asked = datetime.now(UTC)
-            return list(self._new(since.isoformat(timespec="microseconds").replace("+00:00", "Z")))
+            return list(self._new(rfc3339(since)))
 
     def _new(self, since: str) -> Iterator[Finished]:
         columns = (ProblemRow.key, ProblemRow.status, ProblemRow.started_at, ProblemRow.finished_at)

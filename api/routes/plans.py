@@ -9,12 +9,10 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from api.catalog import Shown
+from api.listing import Wanted
 from api.openapi import EXAMPLE_PROBLEM, content, refusals
-from api.refusal import Refusal, document
 from api.requests import has, preferred_wait_s
-from api.resource import Page, Status, Summary
 from api.routes.common import BAD_BODY, BAD_QUERY, NOT_FOUND, ServiceOf, body_of, json_response, respond, service_of
-from zbplan.errors import Finding
 
 router = APIRouter()
 
@@ -141,28 +139,12 @@ async def follow(
     response_class=Response,
     responses={200: {"description": "The last submitted first.", **content("Page")}, **BAD_QUERY},
 )
-async def page(
-    service: ServiceOf,
-    status: Annotated[Status | None, Query(description="Only those in this state.")] = None,
-    cursor: Annotated[str | None, Query(description="`next` of the part before.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 100,
-) -> Response:
-    """List problems, the last submitted first."""
-    after = None if cursor is None else _place(cursor)
-    plans = await service.page(status=status, after=after, limit=limit)
-    return json_response(Page(plans=plans, next=_cursor(plans[-1]) if len(plans) == limit else None))
+async def page(service: ServiceOf, wanted: Annotated[Wanted, Query()]) -> Response:
+    """List problems to which all that is asked for applies, the last submitted first.
 
-
-def _cursor(last: Summary) -> str:
-    return f"{last.submitted_at}_{last.key}"
-
-
-def _place(cursor: str) -> tuple[str, str]:
-    submitted_at, separator, key = cursor.partition("_")
-    if not separator:
-        finding = Finding("query.cursor", repr(cursor[:80]), "the `next` of another part of the list")
-        raise Refusal(document("invalid_input", 422, "A parameter is not valid", str(finding), [finding]))
-    return submitted_at, key
+    While problems are added, what a cursor leads to stays the same.
+    """
+    return json_response(await service.page(wanted))
 
 
 def _resource(request: Request, shown: Shown, wait_s: int) -> Response:

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.resource import PlanResource, Summary
+from api.listing import Summary
+from api.resource import PlanResource
 from tests.api.servers import Server, problem
 from zbplan.comparison import Comparison
 from zbplan.formats import pytorch_csv

@@ -9,12 +9,14 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text
 
 from api.database import Database
+from api.documents import text_of
+from api.listing import Listing, Wanted
 from api.schema import BEFORE_MIGRATIONS, migrate_to
 from api.store import Store
 from api.tables import Base
 from heuristic import construct
 from tests.api.servers import problem
-from zbplan.problem import Problem
+from zbplan.problem import REVISION, Problem
 
 
 def test_migrations_make_what_the_models_say(database_url: str) -> None:
@@ -57,4 +59,21 @@ def test_database_from_before_migrations_is_carried_over(database_url: str) -> N
     with database.read() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
         assert connection.execute(text("SELECT digest FROM profiles")).scalar_one() == "d"
+    database.close()
+
+
+def test_problems_from_before_the_lists_knew_facts_get_them(database_url: str) -> None:
+    database = Database(database_url)
+    named = {**problem(), "placement": [[0], [1], [2], [3]], "devices": 4, "method": "zb_h1"}
+    named["profile"]["name"] = "caf\u00e9 \ud800"
+    old = Problem.parse(named)
+    row = {"key": old.key, "problem": text_of(old), "status": "queued", "submitted_at": "2026", "revision": REVISION}
+    with database.write() as connection:
+        migrate_to(connection, "0004")
+        columns = "key, problem, status, submitted_at, time_limit_s, attempts, revision"
+        values = ":key, :problem, :status, :submitted_at, 1, 0, :revision"
+        connection.execute(text(f"INSERT INTO problems ({columns}) VALUES ({values})"), row)
+    database.migrate()
+    (found,) = Listing(database).page(Wanted(profile="caf\u00e9 \ud800", placement="custom")).plans
+    assert (found.key, found.method, found.optimizer, found.devices) == (old.key, "zb_h1", "synchronous", 4)
     database.close()
