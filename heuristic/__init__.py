@@ -11,7 +11,7 @@ from heuristic.catalog import (
     candidates,
     feasible_placements,
 )
-from heuristic.partition import Candidate, Cut, Partition, construct, partition
+from heuristic.partition import Candidate, Cut, Partition, better_cuts, construct, partition
 from heuristic.planner import QUICK, THOROUGH, improvements
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Partition",
     "Refused",
     "best_per_placement",
+    "better_cuts",
     "build",
     "candidates",
     "construct",

@@ -161,13 +161,9 @@ class Search:
 
     @contextmanager
     def running(self, part: str) -> Iterator[list[str]]:
-        """Note how long a part ran, and how it ended: the last word that it left in the list."""
-        began, words = time.monotonic(), ["done"]
-        try:
+        """Note how long a part ran, and how it ended."""
+        with running(self.runs, part) as words:
             yield words
-        finally:
-            ran_s = round(time.monotonic() - began, 3)
-            self.runs.append(PartRun(part=part, ran_s=ran_s, outcome=words[-1]))
 
     def offer(self, lane: Lane, orders: Orders, method: str) -> bool:
         """Keep orders if they are legal and better than the lane's plan; return whether they were kept."""
@@ -208,6 +204,17 @@ class Search:
     def _report(self, lane: Lane) -> None:
         if self._on_incumbent is not None and lane is self.best:
             self._on_incumbent(lane.answer, lane.bound_ms)
+
+
+@contextmanager
+def running(runs: list[PartRun], part: str) -> Iterator[list[str]]:
+    """Note how long a part ran, and how it ended: the last word that it left in the list."""
+    began, words = time.monotonic(), ["done"]
+    try:
+        yield words
+    finally:
+        ran_s = round(time.monotonic() - began, 3)
+        runs.append(PartRun(part=part, ran_s=ran_s, outcome=words[-1]))
 
 
 class Part(Protocol):

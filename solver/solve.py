@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from heuristic import Built, best_per_placement, partition
+from heuristic import Built, Cut, best_per_placement, better_cuts
 from solver.bounds import lower_bound
+from solver.cuts import CutAnswers
 from solver.portfolio import PARTS
-from solver.search import Event, Lane, OnIncumbent, Part, Search
-from zbplan.plan import Plan
+from solver.search import Event, Lane, OnIncumbent, Part, Search, running
+from zbplan.errors import ZbplanError
+from zbplan.placement import Placement
+from zbplan.plan import PartRun, Plan
 from zbplan.problem import Problem
 from zbplan.validate import check
+
+CUTTING = 0.8
+"""Part of the time that the search for cuts may take where other parts follow it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ def solve(
 ) -> Plan:
     """Return the best legal plan found, with a proven bound.
 
-    Open layers are cut in stages first, as ``heuristic.partition`` does; plan and bound are those of the cut.
+    Where the layers are open, the first answer stands on a good cut of them, better cuts are searched for in a part of
+    the time, and the best one is solved in the rest; the bound is that of the answer's cut.
 
     The time limit counts from the call. The constructive plan and the analytic bound come first, whatever the limit;
     parts then have what is left of it.
@@ -73,20 +80,45 @@ def solve(
     """
     began_s, options = time.monotonic(), options or Options()
     if problem.open_layers is not None:
-        return _cut_and_solve(problem, options, warm_start, on_incumbent, cancel)
-    search = Search(
-        problem,
-        [_lane(problem, built) for built in best_per_placement(_constructive(problem))],
-        began_s=began_s,
-        time_limit_s=problem.time_limit_s if options.time_limit_s is None else options.time_limit_s,
-        threads=options.threads,
-        cancelled=_asker(cancel),
-        on_incumbent=on_incumbent,
-    )
+        return _cut_and_solve(problem, options, warm_start, on_incumbent, _asker(cancel))
+    search = _begun(problem, options, _asker(cancel), on_incumbent, began_s=began_s)
     if warm_start is not None:
         with search.running("warm_start") as words:
             words.append(_start_from(search, warm_start))
-    parts = PARTS.get(problem.method, ()) if options.parts is None else options.parts
+    return _improved(search, _parts(problem, options))
+
+
+def _begun(
+    problem: Problem,
+    options: Options,
+    cancelled: Callable[[], bool],
+    on_incumbent: OnIncumbent | None,
+    *,
+    began_s: float,
+    known: Plan | None = None,
+) -> Search:
+    """Return a search with the best constructive plan of each placement, or with a known plan that is better."""
+    lanes = [_lane(problem, built) for built in best_per_placement(_constructive(problem))]
+    for lane in lanes:
+        if known is not None and _is_better(known, lane):
+            lane.plan = check(known)
+    return Search(
+        problem,
+        lanes,
+        began_s=began_s,
+        time_limit_s=_time_limit_s(problem, options),
+        threads=options.threads,
+        cancelled=cancelled,
+        on_incumbent=on_incumbent,
+    )
+
+
+def _is_better(plan: Plan, lane: Lane) -> bool:
+    return plan.placement == lane.placement and plan.metrics.iteration_ms < lane.plan.metrics.iteration_ms
+
+
+def _improved(search: Search, parts: tuple[Part, ...]) -> Plan:
+    """Return the answer once all parts have had their share of the time for each lane."""
     lanes = sorted(search.lanes, key=lambda lane: lane.plan.metrics.iteration_ms)
     for turn, lane in enumerate(lanes):
         with search.allotted(1 / (len(lanes) - turn)):
@@ -101,25 +133,90 @@ def _cut_and_solve(
     options: Options,
     warm_start: Plan | None,
     on_incumbent: OnIncumbent | None,
-    cancel: Event | Callable[[], bool] | None,
+    cancelled: Callable[[], bool],
 ) -> Plan:
-    """Solve the best cut of the open layers, and give its plans as answers to the problem that left them open."""
-    began_s = time.monotonic()
-    cut = partition(_constructive(problem)).best
+    """Answer on a good cut at once, search for better cuts, and solve the best for what is left of the time."""
+    solving = _CutSolve(problem, options, on_incumbent, cancelled)
+    cuts = better_cuts(_constructive(problem), stop=solving.has_cut_enough)
+    solving.begin(next(cuts))
+    if warm_start is not None:
+        solving.start_from(warm_start)
+    if options.parts != ():
+        solving.take(cuts)
+        solving.improve_best()
+    return solving.answer
 
-    def report(plan: Plan, bound_ms: float) -> None:
-        if on_incumbent is not None:
-            on_incumbent(plan.answering(problem, cut.starts), bound_ms)
 
-    limit_s = problem.time_limit_s if options.time_limit_s is None else options.time_limit_s
-    plan = solve(
-        problem.cut(cut.starts, cut.placement),
-        options=replace(options, time_limit_s=max(0.0, limit_s - (time.monotonic() - began_s))),
-        warm_start=warm_start or cut.built.plan,
-        on_incumbent=report,
-        cancel=cancel,
-    )
-    return plan.answering(problem, cut.starts)
+class _CutSolve:
+    """The solve of a problem that leaves its layers open."""
+
+    def __init__(
+        self, problem: Problem, options: Options, on_incumbent: OnIncumbent | None, cancelled: Callable[[], bool]
+    ) -> None:
+        self._problem = problem
+        self._options = options
+        self._cancelled = cancelled
+        self._answers = CutAnswers(problem, on_incumbent)
+        self._runs: list[PartRun] = []
+        self._began_s = time.monotonic()
+        self._limit_s = _time_limit_s(problem, options)
+
+    @property
+    def answer(self) -> Plan:
+        """The best answer, and what the parts did."""
+        return self._answers.best.with_parts(self._runs)
+
+    def has_cut_enough(self) -> bool:
+        """Return whether to search for no other cut."""
+        part = CUTTING if _parts(self._problem, self._options) else 1
+        return self._cancelled() or time.monotonic() - self._began_s >= part * self._limit_s
+
+    def begin(self, cut: Cut) -> None:
+        """Answer with the plan of a cut, then with the best constructive one on it."""
+        self._answers.offer(_lane(cut.problem, cut.built).answer, cut.starts)
+        self._search(cut.starts, cut.placement)
+
+    def start_from(self, plan: Plan) -> None:
+        """Try the orders of a plan on its own cut, or on the best one where its stages were given."""
+        at = self._answers.best if plan.requires.starts is None else plan
+        with running(self._runs, "warm_start") as words:
+            try:
+                search = self._search(at.requires.starts or (), at.placement)
+            except ZbplanError as error:
+                words.append(f"not legal here: {error}")
+            else:
+                words.append(_start_from(search, plan))
+
+    def take(self, cuts: Iterable[Cut]) -> None:
+        """Answer with each better cut that is found."""
+        with running(self._runs, "cuts") as words:
+            found = [self._answers.offer(_lane(cut.problem, cut.built).answer, cut.starts) for cut in cuts]
+            words.append(f"{len(found) or 'none'} better{', then stopped' if self.has_cut_enough() else ''}")
+
+    def improve_best(self) -> None:
+        """Solve the best cut."""
+        if not self._cancelled() and time.monotonic() - self._began_s < self._limit_s:
+            search = self._search(self._answers.best.requires.starts or (), self._answers.plan.placement)
+            self._runs += _improved(search, _parts(self._problem, self._options)).provenance.parts
+
+    def _search(self, starts: Sequence[int], placement: Placement) -> Search:
+        """Begin to search on a cut, from the best plan if that stands on it; what is found becomes an answer."""
+        return _begun(
+            self._problem.cut(starts, placement),
+            self._options,
+            self._cancelled,
+            lambda plan, _: self._answers.offer(plan, starts),
+            began_s=self._began_s,
+            known=self._answers.on(starts, placement),
+        )
+
+
+def _parts(problem: Problem, options: Options) -> tuple[Part, ...]:
+    return PARTS.get(problem.method, ()) if options.parts is None else options.parts
+
+
+def _time_limit_s(problem: Problem, options: Options) -> float:
+    return problem.time_limit_s if options.time_limit_s is None else options.time_limit_s
 
 
 def _constructive(problem: Problem) -> Problem:

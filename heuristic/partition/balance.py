@@ -32,28 +32,37 @@ EFFORT = 1_000_000
 """Stages to look at in all these descents together, about."""
 
 
-def balanced(weights: Weights, ramp: float = 0.0) -> IntArray:
-    """Return the cut with the least memory missing, then the least work on the busiest device, that is found.
+def balanced(weights: Weights, ramps: Sequence[float]) -> list[IntArray]:
+    """Return cuts with the least memory missing, then the least work on the busiest device, that are found.
 
     Parameters
     ----------
-    ramp
-        How many times the largest stage counts as work of the busiest device: uneven stages make a plan wait.
+    ramps
+        How many times the largest stage counts as work of the busiest device, in a cut each: uneven stages make a plan
+        wait. Descents start by the first one.
     """
     if count_of_cuts(weights.layers, weights.stages) <= FEW:
-        return _best(weights, every_cut(weights.layers, weights.stages), ramp)
+        return [_best(weights, every_cut(weights.layers, weights.stages), ramp) for ramp in ramps]
     if weights.stages == weights.devices:
-        return descend(weights, least_busy(weights), ramp)
+        return [descend(weights, least_busy(weights), ramp) for ramp in ramps]
+    found = _descents(weights, ramps[0])
+    return [descend(weights, _best(weights, found, ramp), ramp) for ramp in ramps]
+
+
+def _descents(weights: Weights, ramp: float) -> list[IntArray]:
+    """Return where descents end from cuts near the best one so far, and from others."""
     draw = random.Random(0)  # noqa: S311
     best = descend(weights, shared(weights, [1.0] * weights.chunks), ramp)
+    found = [best]
     for turn in range(min(SHAKES, EFFORT // weights.stages**2 // min(weights.stages, MANY))):
         start = (
             _shaken(weights, best, draw)
             if turn % 2
             else shared(weights, [draw.random() for _ in range(weights.chunks)])
         )
-        best = _best(weights, [best, descend(weights, start, ramp)], ramp)
-    return best
+        found.append(descend(weights, start, ramp))
+        best = _best(weights, [best, found[-1]], ramp)
+    return found
 
 
 def least_busy(weights: Weights) -> IntArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heuristic import catalog
-from heuristic.partition.partition import partition
+from heuristic.partition.partition import better_cuts
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 
@@ -25,6 +25,6 @@ def construct(problem: Problem, *, effort: int = 0) -> Plan:
     """
     if problem.open_layers is None:
         return catalog.construct(problem, effort=effort)
-    cut = partition(problem).best
+    cut = next(better_cuts(problem))
     plans = (cut.built.plan, catalog.construct(cut.problem, effort=effort))
     return min(plans, key=lambda plan: plan.metrics.iteration_ms).answering(problem, cut.starts)

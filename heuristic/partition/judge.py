@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from heuristic.catalog import METHODS, PLANNER, Built, best_per_placement, require_feasible
 from heuristic.list_schedule import Policy, list_schedule, task_of
@@ -51,7 +52,7 @@ class Cut:
         """Which stages each device holds."""
         return self.built.placement
 
-    @property
+    @cached_property
     def iteration_ms(self) -> float:
         """What the objective minimises."""
         return self.problem.instance().clock.value(self.built.measures.iteration)
@@ -64,21 +65,26 @@ class Judge:
     ----------
     effort
         Ops that the planner may schedule for each cut.
+    stop
+        Asked now and then whether to end: then no other cut is planned, and the one at hand is not searched further.
     """
 
-    def __init__(self, problem: Problem, placement: Placement, *, effort: int) -> None:
+    def __init__(
+        self, problem: Problem, placement: Placement, *, effort: int, stop: Callable[[], bool] = lambda: False
+    ) -> None:
         self.problem = problem
         self.placement = placement
         self._effort = effort
+        self._stop = stop
         self._planned: dict[tuple[int, ...], Cut | None] = {}
         self.refusals: list[InfeasibleError | MethodError] = []
 
     def plan(self, starts: Iterable[int]) -> Cut | None:
-        """Return a cut with its plan; None where it has none, and ``refusals`` says why."""
+        """Return a cut with its plan; None where it has none, and ``refusals`` says why, or the search has ended."""
         cut = tuple(map(int, starts))
-        if cut not in self._planned:
+        if cut not in self._planned and not self._stop():
             self._planned[cut] = self._built(cut)
-        return self._planned[cut]
+        return self._planned.get(cut)
 
     def knows(self, starts: Iterable[int]) -> bool:
         """Return whether a cut was planned before."""
@@ -94,7 +100,7 @@ class Judge:
         if self.problem.method not in FREE:
             return cut
         began_s, instance = time.perf_counter(), cut.problem.instance()
-        better = [*improvements(instance, [cut.built.orders], effort=LONGER * self._effort)]
+        better = [*improvements(instance, [cut.built.orders], effort=LONGER * self._effort, stop=self._stop)]
         return replace(cut, built=_built(cut.problem, better[-1], began_s)) if better else cut
 
     def _built(self, starts: tuple[int, ...]) -> Cut | None:
@@ -109,24 +115,25 @@ class Judge:
         """Return the best of the named schedules and a search from them: less than the catalog does, for many cuts."""
         require_feasible(problem, self.placement)
         began_s, instance = time.perf_counter(), problem.instance()
-        named = sorted(_legal(instance), key=lambda orders: iteration(instance, orders))
-        orders = [*named[:1], *improvements(instance, named, effort=self._effort)][-1]
+        named = sorted(self._legal(instance), key=lambda orders: iteration(instance, orders))
+        orders = [*named[:1], *improvements(instance, named, effort=self._effort, stop=self._stop)][-1]
         return _built(problem, orders, began_s)
+
+    def _legal(self, instance: Instance) -> Iterator[Orders]:
+        """Yield the orders of the named schedules that are defined on an instance and fit into its memory."""
+        for builder in METHODS.values():
+            with suppress(MethodError):
+                orders = builder(instance)
+                if (measure(instance, simulate(instance, orders)).peak - instance.static <= instance.room).all():
+                    yield orders
+            if self._stop():
+                return
 
 
 def _built(problem: Problem, orders: Orders, began_s: float) -> Built:
     instance, (placement,) = problem.instance(), problem.placements
     measures = measure(instance, tighten(instance, orders))
     return Built(problem, placement, PLANNER, orders, measures, 1000 * (time.perf_counter() - began_s))
-
-
-def _legal(instance: Instance) -> Iterator[Orders]:
-    """Yield the orders of the named schedules that are defined on an instance and fit into its memory."""
-    for builder in METHODS.values():
-        with suppress(MethodError):
-            orders = builder(instance)
-            if (measure(instance, simulate(instance, orders)).peak - instance.static <= instance.room).all():
-                yield orders
 
 
 class Rescheduler:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from heuristic.partition.exhaustive import require_few_cuts
@@ -67,28 +67,129 @@ def partition(
     InvalidInputError
         If there are no layers to cut, or too many cuts for an exact search.
     """
-    layers, compared = problem.open_layers, placements or problem.placements
-    if layers is None:
-        raise InvalidInputError([Finding("$.placement", f"{problem.placement!r}", "'auto' and a profile with layers")])
-    for placement in compared if exact else ():
-        require_few_cuts(layers.count, stages_in(placement))
-    searches = [Search(problem, placement, effort=effort) for placement in compared]
-    for search in sorted(searches, key=_best_ms):
-        search.exhaust(_goal_ms(searches)) if exact else search.improve(_goal_ms(searches))
-    for search in sorted(searches, key=_best_ms):
-        search.refine(_goal_ms(searches))
-    if all(search.best is None for search in searches):
-        raise _refusal(searches)
-    placed = [Candidate(each.judge.placement, each.best, each.even, each.shorter) for each in searches]
-    return Partition(tuple(placed))
+    compared = placements or problem.placements
+    race = Race(problem, compared, effort=effort, exact=exact, fair=True)
+    for _ in race.steps():
+        pass
+    return Partition(tuple(map(_candidate, race.searches)))
+
+
+def better_cuts(problem: Problem, *, effort: int = QUICK, stop: Callable[[], bool] = lambda: False) -> Iterator[Cut]:
+    """Yield a good cut of a problem's open layers at once, then each better one that ``partition`` comes across.
+
+    Parameters
+    ----------
+    stop
+        Asked now and then, after the first cut, whether to end.
+
+    Raises
+    ------
+    InfeasibleError, MethodError, InvalidInputError
+        As ``partition`` does.
+    """
+    race = Race(problem, problem.placements, effort=effort, stop=stop)
+    best: Cut | None = None
+    for _ in race.steps():
+        if race.best_ms < (float("inf") if best is None else best.iteration_ms):
+            best = race.best
+            yield best
+        if race.stopped():
+            return
+
+
+class Race:
+    """One search per placement; those that fell behind the best one's plan are left alone.
+
+    Parameters
+    ----------
+    effort, exact
+        As of ``partition``.
+    fair
+        Whether the usual cuts are searched as long as the best one, to compare like with like.
+    stop
+        As of ``better_cuts``.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        placements: Sequence[Placement],
+        *,
+        effort: int = QUICK,
+        exact: bool = False,
+        fair: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        layers = problem.open_layers
+        if layers is None:
+            needed = "'auto' and a profile with layers"
+            raise InvalidInputError([Finding("$.placement", f"{problem.placement!r}", needed)])
+        for placement in placements if exact else ():
+            require_few_cuts(layers.count, stages_in(placement))
+        self.searches: list[Search] = []
+        self._exact = exact
+        self._fair = fair
+        self._stop = stop
+        self._begun = False
+        self.searches += [Search(problem, each, effort=effort, stop=self.stopped) for each in placements]
+
+    @property
+    def best_ms(self) -> float:
+        """What the best plan so far takes; infinity if there is none."""
+        return min(map(_best_ms, self.searches))
+
+    @property
+    def best(self) -> Cut:
+        """The cut with the best plan so far, for the first placement of equals; there must be one."""
+        return min((each.best for each in self.searches if each.best is not None), key=_iteration_ms)
+
+    def stopped(self) -> bool:
+        """Return whether to end, which it never does before there is a cut: the first one does not depend on when."""
+        return self._begun and self._stop()
+
+    def steps(self) -> Iterator[None]:
+        """Search, and yield whenever there may be a better cut.
+
+        Raises
+        ------
+        InfeasibleError, MethodError
+            If no cut has a plan.
+        """
+        for search in self.searches:
+            search.begin()
+        self._begun = self.best_ms < float("inf")
+        yield
+        for step in (self._widen, self._exhaust if self._exact else self._move):
+            for search in sorted(self.searches, key=_best_ms):
+                for _ in step(search):
+                    yield
+        if self.best_ms == float("inf"):
+            raise _refusal(self.searches)
+
+    def _widen(self, search: Search) -> Iterator[None]:
+        search.widen()
+        yield
+
+    def _exhaust(self, search: Search) -> Iterator[None]:
+        search.exhaust(self.best_ms)
+        search.refine(self.best_ms, fair=self._fair)
+        yield
+
+    def _move(self, search: Search) -> Iterator[None]:
+        for _ in range(search.rounds):
+            if not search.move(self.best_ms):
+                break
+            yield
+        search.refine(self.best_ms, fair=self._fair)
+        yield
+
+
+def _candidate(search: Search) -> Candidate:
+    return Candidate(search.judge.placement, search.best, search.even, search.shorter)
 
 
 def _best_ms(search: Search) -> float:
     return search.best_ms
-
-
-def _goal_ms(searches: Sequence[Search]) -> float:
-    return min(map(_best_ms, searches))
 
 
 def _refusal(searches: Sequence[Search]) -> InfeasibleError | MethodError:

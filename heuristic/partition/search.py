@@ -1,6 +1,8 @@
-"""Search: the usual cuts and the best balanced one for a placement, then boundaries moved while the scheduler gains."""
+"""Search: a balanced cut for a placement, the usual ones, then boundaries moved while the scheduler gains."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -30,61 +32,77 @@ LOOKED_AT, PLANNED = 48, 4
 
 
 class Search:
-    """The search for the best cut of a problem's layers for one placement.
+    """The search for the best cut of a problem's layers for one placement, in steps that may each find a better one.
 
     Parameters
     ----------
     effort
         Ops that the planner may schedule for each cut.
+    stop
+        Asked now and then whether to end.
 
     Attributes
     ----------
-    even, shorter
-        The even cut, and that with one layer fewer in the first and in the last stage; None where it has no plan.
     best
         The cut with the best plan so far; None if no cut has one.
+    even, shorter
+        The even cut, and that with one layer fewer in the first and in the last stage; None where it has no plan, and
+        before ``widen``.
     """
 
-    def __init__(self, problem: Problem, placement: Placement, *, effort: int) -> None:
+    def __init__(
+        self, problem: Problem, placement: Placement, *, effort: int, stop: Callable[[], bool] = lambda: False
+    ) -> None:
         self.problem = problem
-        self.judge = Judge(problem, placement, effort=effort)
+        self.judge = Judge(problem, placement, effort=effort, stop=stop)
         self.weights = Weights.of(problem, placement)
-        even = even_starts(self.weights.layers, self.weights.stages)
-        shorter = shorter_ends(self.weights.layers, self.weights.stages)
-        usual = [even] if shorter is None else [even, shorter]
-        self.even = self.judge.plan(even)
-        self.shorter = None if shorter is None else self.judge.plan(shorter)
-        ops = 3 * self.weights.stages * problem.microbatches
-        self._rounds = max(1, EFFORT // (SKETCH * ops + effort) // PLANNED)
+        self.best: Cut | None = None
+        self.even: Cut | None = None
+        self.shorter: Cut | None = None
         self.ramps = [part * problem.devices / problem.microbatches for part in RAMPS]
-        self.best = self.judge.best([*usual, *(balanced(self.weights, ramp) for ramp in self.ramps)])
+        ops = 3 * self.weights.stages * problem.microbatches
+        self.rounds = max(1, EFFORT // (SKETCH * ops + effort) // PLANNED)
+        self._balanced: list[IntArray] = []
+        self._stop = stop
 
     @property
     def best_ms(self) -> float:
         """What the best plan so far takes; infinity if there is none."""
         return float("inf") if self.best is None else self.best.iteration_ms
 
-    def improve(self, goal_ms: float) -> None:
-        """Move boundaries of the best cut while that makes its plan better and may still reach a goal."""
-        for _ in range(self._rounds):
-            if self.best is None or self.best_ms > WITHIN * goal_ms:
-                return
-            better = self.judge.best(self._promising(self.best, min(goal_ms, self.best_ms)))
-            if better is None or better.iteration_ms >= self.best_ms:
-                return
-            self.best = better
+    def begin(self) -> None:
+        """Plan one balanced cut."""
+        self._balanced = balanced(self.weights, self.ramps)
+        self._keep(self.judge.plan(self._balanced[0]))
 
-    def refine(self, goal_ms: float) -> None:
-        """Search longer for the plans of the best cut and of the usual ones, to compare like with like, near a goal."""
+    def widen(self) -> None:
+        """Plan the usual cuts, and those that are balanced otherwise."""
+        layers, stages = self.weights.layers, self.weights.stages
+        shorter = shorter_ends(layers, stages)
+        self.even = self.judge.plan(even_starts(layers, stages))
+        self.shorter = None if shorter is None else self.judge.plan(shorter)
+        self._keep(self.even, self.shorter)
+        self._keep(*map(self.judge.plan, self._balanced))
+
+    def move(self, goal_ms: float) -> bool:
+        """Move boundaries of the best cut once where it may come to reach a goal; return whether its plan is better."""
+        if self.best is None or self.best_ms > WITHIN * goal_ms:
+            return False
+        before_ms = self.best_ms
+        self._keep(self.judge.best(self._promising(self.best, min(goal_ms, before_ms))))
+        return self.best_ms < before_ms
+
+    def refine(self, goal_ms: float, *, fair: bool = False) -> None:
+        """Search longer for the plan of the best cut near a goal; if fair, for those of the usual cuts as well."""
         if (
             self.best is not None
             and self.best_ms <= WITHIN * goal_ms
             and self._least_ms(np.array([self.best.starts]))[0] < goal_ms
         ):
-            named = (self.best, self.even, self.shorter)
-            refined = {cut.starts: self.judge.refined(cut) for cut in named if cut is not None}
-            self.best, self.even, self.shorter = (None if cut is None else refined[cut.starts] for cut in named)
-            self.best = min(refined.values(), key=lambda cut: cut.iteration_ms)
+            chosen = [self.best, *((self.even, self.shorter) if fair else ())]
+            refined = {cut.starts: self.judge.refined(cut) for cut in chosen if cut is not None}
+            self.even, self.shorter = (cut and refined.get(cut.starts, cut) for cut in (self.even, self.shorter))
+            self._keep(*refined.values())
 
     def exhaust(self, goal_ms: float) -> None:
         """Plan every cut that fits into memory and may reach a goal.
@@ -98,14 +116,22 @@ class Search:
         for starts in cuts[order(self.weights, cuts)]:
             if self._least_ms(starts[None])[0] >= min(goal_ms, self.best_ms):
                 return
-            self.best = self.judge.best([starts, *([] if self.best is None else [self.best.starts])])
+            self._keep(self.judge.plan(starts))
+
+    def _keep(self, *cuts: Cut | None) -> None:
+        """Keep the best of some cuts where it is better than the best so far."""
+        for cut in cuts:
+            if cut is not None and cut.iteration_ms < self.best_ms:
+                self.best = cut
 
     def _promising(self, cut: Cut, goal_ms: float) -> list[IntArray]:
         """Return the cuts near one that fit into memory and may reach a goal, the more promising first."""
         near = self._reaching(slides(self.weights, np.array(cut.starts)), goal_ms)
         near = near[order(self.weights, near, self.ramps[0])]
         new = [starts for starts in near if not self.judge.knows(starts)][:LOOKED_AT]
-        return sorted(new, key=Rescheduler(cut, self.problem).iteration_ms)[:PLANNED]
+        reschedule = Rescheduler(cut, self.problem)
+        looked_at = [(reschedule.iteration_ms(starts), place) for place, starts in enumerate(new) if not self._stop()]
+        return [new[place] for _, place in sorted(looked_at)[:PLANNED]]
 
     def _reaching(self, cuts: IntArray, goal_ms: float) -> IntArray:
         fits = self.weights.missing(cuts).max(axis=1) == 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -199,15 +200,62 @@ def test_a_tenth_of_a_second_is_enough_for_a_legal_plan_with_a_bound() -> None:
     assert 0 < plan.bound.iteration_ms <= plan.metrics.iteration_ms
 
 
-def test_open_layers_are_cut_before_the_solve_and_every_incumbent_says_how() -> None:
+def open_layers(**changes: Any) -> Problem:
     work = [1, 2, 2, 2, 2, 3]
     layers = {"count": 6, "t_f_ms": work, "t_b_ms": work, "t_w_ms": work, "m_b_bytes": 1, "m_w_bytes": 1}
     profile = {"stages": 1, **{name: 1 for name in layers if name != "count"}, "t_comm_ms": 0.5, "layers": layers}
-    asked = Problem.parse({"profile": profile, "devices": 2, "microbatches": 4, "memory_limit": "1x"})
-    seen: list[Plan] = []
-    plan = solve(asked, options=Options(time_limit_s=1), on_incumbent=lambda plan, _: seen.append(plan))
+    return Problem.parse({"profile": profile, "devices": 2, "microbatches": 4, "memory_limit": "1x", **changes})
+
+
+def test_open_layers_are_answered_on_better_and_better_cuts_and_every_incumbent_says_how() -> None:
+    asked, seen = open_layers(), list[Plan]()
+    plan = solve(asked, options=Options(time_limit_s=2), on_incumbent=lambda plan, _: seen.append(plan))
     assert {each.key for each in (*seen, plan)} == {asked.key}
-    assert validate(plan) == []
-    assert validate(seen[0]) == []
+    assert [validate(each) for each in (*seen, plan)] == [[]] * (len(seen) + 1)
+    ranks = [(each.metrics.iteration_ms, -each.bound.iteration_ms) for each in seen]
+    assert all(later < sooner for sooner, later in pairwise(ranks))
+    assert plan.plan_id == seen[-1].plan_id
     assert plan.bound.iteration_ms > 0
-    assert plan.requires.starts is not None
+    assert plan.provenance.parts[0].part == "cuts"
+
+
+def test_open_layers_have_a_first_answer_at_once_whatever_becomes_of_the_solve() -> None:
+    """Without parts, without time or when cancelled, no other cut is searched for."""
+    asked = open_layers()
+    at_once = solve(asked, options=QUICK)
+    assert validate(at_once) == []
+    assert at_once.provenance.parts == []
+    for plan in (
+        solve(asked, options=Options(time_limit_s=0)),
+        solve(asked, cancel=lambda: True),
+    ):
+        assert plan.plan_id == at_once.plan_id
+        assert [run.outcome for run in plan.provenance.parts] == ["none better, then stopped"]
+
+
+@pytest.mark.parametrize("starts", [[0, 2], [0, 4]])
+def test_a_warm_start_of_open_layers_is_tried_on_its_own_cut(starts: list[int]) -> None:
+    asked = open_layers()
+    cut = asked.cut(starts, [[0], [1]])
+    known = solve(cut).answering(asked, starts)
+    plan = solve(asked, options=QUICK, warm_start=known)
+    assert plan.metrics.iteration_ms <= known.metrics.iteration_ms
+    assert plan.provenance.parts[0].outcome in ("kept", "no better than the constructive plan")
+
+
+@pytest.mark.parametrize(
+    ("starts", "outcome"),
+    [([0, 3, 9], "not legal here: $.profile.starts: found [0, 3, 9]"), (None, "not used: it stands on a placement")],
+)
+def test_a_warm_start_on_no_cut_of_the_open_layers_is_of_no_use(starts: list[int] | None, outcome: str) -> None:
+    asked = open_layers()
+    known = solve(linear(3, 4, 1, 1, 1), options=QUICK)
+    known = known.model_copy(update={"requires": known.requires.model_copy(update={"starts": starts})})
+    plan = solve(asked, options=QUICK, warm_start=known)
+    assert plan.plan_id == solve(asked, options=QUICK).plan_id
+    assert plan.provenance.parts[0].outcome.startswith(outcome)
+
+
+def test_a_named_method_has_its_cut_searched_too() -> None:
+    plan = solve(open_layers(method="1f1b"), options=Options(time_limit_s=2))
+    assert (plan.provenance.method, validate(plan)) == ("1f1b", [])

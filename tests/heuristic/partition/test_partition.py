@@ -5,9 +5,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from heuristic import construct, partition
+from heuristic import better_cuts, construct, partition
 from heuristic.partition.exhaustive import every_cut
 from heuristic.partition.judge import Judge
+from heuristic.partition.partition import Race
 from heuristic.partition.search import Search
 from tests.heuristic.partition.layered import layered, open_problems, uneven
 from zbplan.errors import InfeasibleError
@@ -95,7 +96,39 @@ def test_the_usual_cuts_are_searched_as_long_as_the_best_one() -> None:
     times = {"t_f_ms": [0.5, *[7.4] * 14, 9], "t_b_ms": [0.5, *[7.3] * 14, 8.5], "t_w_ms": [1, *[4.9] * 14, 7.5]}
     problem = layered(times, devices=4, microbatches=12, comm=0.5, memory_limit="1.5x")
     search = Search(problem, problem.placements[2], effort=FEW)
+    search.begin()
+    search.widen()
     tried, best_ms = search.shorter, search.best_ms
-    search.refine(best_ms)
+    search.refine(best_ms, fair=True)
     assert search.shorter.iteration_ms == search.judge.refined(tried).iteration_ms < best_ms < tried.iteration_ms
     assert search.best.iteration_ms <= min(search.even.iteration_ms, search.shorter.iteration_ms)
+
+
+TRANSFORMER = {"t_f_ms": [0.5, *[7.4] * 14, 9], "t_b_ms": [0.5, *[7.3] * 14, 8.5], "t_w_ms": [1, *[4.9] * 14, 7.5]}
+
+
+def test_the_first_cut_is_there_after_one_plan_per_placement_whenever_the_search_is_to_end() -> None:
+    problem = layered(TRANSFORMER, devices=4, microbatches=8, memory_limit="1.5x")
+    race = Race(problem, problem.placements, effort=FEW)
+    next(race.steps())
+    assert [(search.best is None, search.even) for search in race.searches] == [(False, None)] * 5
+    (first,) = better_cuts(problem, effort=FEW, stop=lambda: True)
+    assert (first.placement, first.starts) == (race.best.placement, race.best.starts)
+
+
+def test_later_cuts_are_better_and_the_last_one_is_as_good_as_a_fair_search_finds() -> None:
+    problem = layered(TRANSFORMER, devices=4, microbatches=8, memory_limit="1.5x")
+    found = [cut.iteration_ms for cut in better_cuts(problem, effort=FEW)]
+    assert len(found) > 1
+    assert all(later < sooner for sooner, later in pairwise(found))
+    assert found[-1] == partition(problem, effort=FEW).best.iteration_ms
+
+
+def test_no_cut_is_planned_once_the_search_is_to_end() -> None:
+    """It is asked before every cut, so that what is left to do once it says so is a part of one plan."""
+    problem = layered(TRANSFORMER, devices=4, microbatches=8)
+    asked = iter([False, False])
+    judge = Judge(problem, linear(4), effort=FEW, stop=lambda: next(asked, True))
+    assert judge.plan([0, 4, 8, 12]) is not None
+    assert judge.plan([0, 5, 8, 12]) is None
+    assert judge.plan([0, 4, 8, 12]) is not None
