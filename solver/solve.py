@@ -190,8 +190,11 @@ class _CutSolve:
     def take(self, cuts: Iterable[Cut]) -> None:
         """Answer with each better cut that is found."""
         with running(self._runs, "cuts") as words:
-            found = [self._answers.offer(_lane(cut.problem, cut.built).answer, cut.starts) for cut in cuts]
-            words.append(f"{len(found) or 'none'} better{', then stopped' if self.has_cut_enough() else ''}")
+            found = 0
+            for cut in cuts:
+                self._answers.offer(_lane(cut.problem, cut.built).answer, cut.starts)
+                found += 1
+            words.append(f"{found or 'none'} better{', then stopped' if self.has_cut_enough() else ''}")
 
     def improve_best(self) -> None:
         """Solve the best cut."""
