@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from api.machine import memory_bytes
+from api.machine import cores, memory_bytes
 from zbplan.errors import Finding, InvalidInputError
 from zbplan.record import Record, refuse
 
@@ -17,7 +16,7 @@ PREFIX = "ZBPLAN_"
 
 
 def _half_of_the_cores() -> int:
-    return max(1, len(os.sched_getaffinity(0)) // 2)
+    return max(1, cores() // 2)
 
 
 class Settings(BaseSettings, Record):
@@ -107,7 +106,7 @@ class Settings(BaseSettings, Record):
     @property
     def threads_per_solver(self) -> int:
         """How many threads a solve may use, so that all solver processes together use the cores."""
-        return max(1, len(os.sched_getaffinity(0)) // self.solver_workers)
+        return max(1, cores() // self.solver_workers)
 
     @property
     def memory_per_solver_bytes(self) -> int:

@@ -25,7 +25,7 @@ def test_solver_processes_share_the_memory_unless_told_otherwise() -> None:
 
 
 def test_solver_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("api.settings.cores", lambda: 8)
     assert Settings.parse({}).threads_per_solver == 2
     assert [Settings.parse({"solver_workers": workers}).threads_per_solver for workers in (1, 3, 16)] == [8, 2, 1]
 
