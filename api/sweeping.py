@@ -16,6 +16,7 @@ from api.clerks import Clerks
 from api.refusal import Refusal
 from api.resource import Representation
 from api.settings import Settings
+from api.single_flight import SingleFlight
 from api.sweeps import Sweeps
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Sweeping:
         self._stop = stop
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._one_at_a_time = asyncio.Lock()
+        self._looking: SingleFlight[Table] = SingleFlight()
         self._closed = asyncio.Event()
 
     async def start(self) -> None:
@@ -102,10 +104,10 @@ class Sweeping:
         """Return what came of each cell, once all are final or the time is up; raises ``Refusal`` if there is none."""
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
-            body, under_way = await self._judges.serve(sweep_desk.table_of, self._settings, key)
+            table = await self._looking.run(key, lambda: self._look(key))
             left_s = deadline - asyncio.get_running_loop().time()
-            if not under_way or left_s <= 0 or self._closed.is_set():
-                return Table(await asyncio.to_thread(Representation.of, body), under_way)
+            if not table.under_way or left_s <= 0 or self._closed.is_set():
+                return table
             self._begin(key)  # the service that began it may be gone
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), min(left_s, LOOK_S))
@@ -117,6 +119,10 @@ class Sweeping:
             await asyncio.wait([task])
         for problem in await self._planners.run(sweep_desk.cancel, self._settings, key):
             await self._stop(problem)
+
+    async def _look(self, key: str) -> Table:
+        body, under_way = await self._judges.serve(sweep_desk.table_of, self._settings, key)
+        return Table(await asyncio.to_thread(Representation.of, body), under_way)
 
     def _begin(self, key: str) -> None:
         if key not in self._tasks and not self._closed.is_set():

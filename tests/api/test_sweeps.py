@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,17 @@ def test_wrong_sweeps_are_refused(server: Server, axes: dict[str, Any], path: st
 
 def test_unknown_sweep(server: Server) -> None:
     assert_problem_details(server.get("/v1/sweeps/nothing"), 404, "not_found")
+
+
+def test_many_who_wait_for_a_sweep_take_one_place_at_the_desk(tmp_path: Path) -> None:
+    asked = sweep("held", microbatches=[4])
+    with running(tmp_path, max_waiting=1) as server, ThreadPoolExecutor(20) as crowd:
+        answer = server.post(asked, path="/v1/sweeps")
+        path = answer.headers["content-location"]
+        waiting = [crowd.submit(server.get, path, Prefer="wait=60") for _ in range(20)]
+        wait_until(lambda: server.get(path).json()["cells"][0]["status"] == "solving")
+        server.let(server.get(path).json()["cells"][0]["key"], "release")
+        assert {answer.result(timeout=60).status_code for answer in waiting} == {200}
 
 
 def test_stopped_sweep_keeps_its_plans_and_is_taken_up_by_another_post(tmp_path: Path) -> None:
