@@ -7,11 +7,9 @@ import re
 
 from fastapi import Request
 
+from api.coding import preferred, without_coding
 from api.refusal import Refusal, document
 from zbplan.errors import Finding
-
-COMPRESSED_TAG = '-gzip"'
-"""End of the ETag of a compressed representation, which is another sequence of bytes."""
 
 _WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(?=$|[,;])", re.IGNORECASE)
 
@@ -54,16 +52,12 @@ def preferred_wait_s(request: Request, most_s: int) -> int:
 
 
 def has(request: Request, etag: str) -> bool:
-    """Return whether ``If-None-Match`` says that the client has this representation, compressed or not."""
+    """Return whether ``If-None-Match`` says that the client has this representation, in whatever coding."""
     held = ",".join(request.headers.getlist("if-none-match"))
-    tags = {tag.strip().removeprefix("W/").replace(COMPRESSED_TAG, '"') for tag in held.split(",")}
+    tags = {without_coding(tag.strip().removeprefix("W/")) for tag in held.split(",")}
     return etag in tags or "*" in tags
 
 
-def takes_gzip(request: Request) -> bool:
-    """Return whether ``Accept-Encoding`` allows gzip."""
-    for choice in ",".join(request.headers.getlist("accept-encoding")).lower().split(","):
-        coding, _, weight = choice.replace(" ", "").partition(";q=")
-        if coding in ("gzip", "*"):
-            return weight.strip("0.") != "" or weight == ""
-    return False
+def coding_for(request: Request) -> str | None:
+    """Return the coding in which the client would like to have the answer, of those that there are; or None."""
+    return preferred(",".join(request.headers.getlist("accept-encoding")))

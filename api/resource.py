@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from api.coding import compressed
 from api.refusal import ErrorDocument
 from zbplan.plan import Plan
 from zbplan.record import Record
 
 Status = Literal["queued", "solving", "done", "failed", "cancelled"]
-
-GZIP_LEVEL = 6
-WORTH_COMPRESSING_BYTES = 1 << 12
 
 UNDER_WAY: frozenset[Status] = frozenset({"queued", "solving"})
 """States in which a better plan may still come."""
@@ -72,23 +70,22 @@ class Job:
 class Representation:
     """What is sent of a resource: serialized and compressed once, served many times.
 
-    ``etag`` is the digest of ``body``; ``compressed`` is the same by gzip, None where that is not worth it.
+    ``etag`` is the digest of ``body``; ``coded`` is the same in each coding that is worth it.
     """
 
     body: bytes
     etag: str
-    compressed: bytes | None
+    coded: Mapping[str, bytes]
 
     @classmethod
     def of(cls, body: bytes) -> Representation:
         """Name a body by its digest and compress it."""
-        compressed = gzip.compress(body, GZIP_LEVEL, mtime=0) if len(body) >= WORTH_COMPRESSING_BYTES else None
-        return cls(body, f'"{hashlib.sha256(body).hexdigest()}"', compressed)
+        return cls(body, f'"{hashlib.sha256(body).hexdigest()}"', compressed(body))
 
     @property
     def size(self) -> int:
         """Bytes that it takes in memory."""
-        return len(self.body) + len(self.compressed or b"")
+        return len(self.body) + sum(map(len, self.coded.values()))
 
 
 def represent(job: Job, plan: bytes | None) -> Representation:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import Depends, Request, Response
 
+from api.coding import tag_of
 from api.documents import text_of
 from api.openapi import refusals
-from api.requests import COMPRESSED_TAG, has, json_body, takes_gzip
+from api.requests import coding_for, has, json_body
 from api.resource import Representation
 from api.service import Service
 from zbplan.record import Record
@@ -61,9 +62,9 @@ def respond(
     """Send a representation, compressed if the client takes that, or 304 to a GET by a client that has it."""
     etag, body = representation.etag, representation.body
     sent = {"Cache-Control": caching, "Vary": "Accept-Encoding", **headers}
-    if representation.compressed is not None and takes_gzip(request):
-        etag, body = etag[:-1] + COMPRESSED_TAG, representation.compressed
-        sent["Content-Encoding"] = "gzip"
+    if representation.coded and (coding := coding_for(request)) is not None:
+        etag, body = tag_of(etag, coding), representation.coded[coding]
+        sent["Content-Encoding"] = coding
     if request.method == "GET" and has(request, representation.etag):
         return Response(status_code=304, headers={"ETag": etag, "Cache-Control": caching, "Vary": "Accept-Encoding"})
     return Response(body, status, {"ETag": etag, **sent}, media_type=media_type)

@@ -94,6 +94,24 @@ def test_plan_is_compressed_for_who_takes_it(server: Server) -> None:
             assert server.get(path, **asked).status_code == 304
 
 
+def test_plan_comes_by_zstd_to_who_takes_it(server: Server) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    path = f"/v1/plans/{server.post(problem(microbatches=30), wait_s=30).json()['key']}"
+    plain, headers = server.get(path), {"Accept-Encoding": "gzip, zstd"}
+    with server.client() as client, client.stream("GET", path, headers=headers) as answer:
+        assert answer.headers["content-encoding"] == "zstd"
+        assert zstandard.ZstdDecompressor().decompress(b"".join(answer.iter_raw())) == plain.content
+    tags = {
+        plain.headers["etag"],
+        answer.headers["etag"],
+        server.get(path, **{"Accept-Encoding": "gzip"}).headers["etag"],
+    }
+    assert len(tags) == 3
+    for tag in tags:
+        unchanged = server.get(path, **headers, **{"If-None-Match": tag})
+        assert (unchanged.status_code, unchanged.headers["etag"]) == (304, answer.headers["etag"])
+
+
 def test_another_representation_is_sent(server: Server) -> None:
     key = server.post(problem(), wait_s=30).json()["key"]
     assert server.get(f"/v1/plans/{key}", **{"If-None-Match": '"other"'}).status_code == 200
