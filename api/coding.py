@@ -42,7 +42,7 @@ def compressed(body: bytes) -> dict[str, bytes]:
     return {coding: compress(body) for coding, compress in _CODINGS.items()} if worth else {}
 
 
-@lru_cache(1024)
+@lru_cache(128)
 def preferred(accepted: str) -> str | None:
     """Return the coding that an ``Accept-Encoding`` likes best, the best of those that it likes as much; or None."""
     weights = {choice["coding"]: _weight(choice["weight"]) for choice in _choices(accepted)}
