@@ -20,6 +20,8 @@ from zbplan.validate import check
 CUTTING = 0.8
 """Part of the time that the search for cuts may take where other parts follow it."""
 
+ELSEWHERE = "not used: it stands on a placement that is not searched here"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -180,6 +182,9 @@ class _CutSolve:
         """Try the orders of a plan on its own cut, or on the best one where its stages were given."""
         at = self._answers.best if plan.requires.starts is None else plan
         with running(self._runs, "warm_start") as words:
+            if at.placement not in self._problem.placements:
+                words.append(ELSEWHERE)
+                return
             try:
                 search = self._search(at.requires.starts or (), at.placement)
             except ZbplanError as error:
@@ -240,7 +245,7 @@ def _start_from(search: Search, plan: Plan) -> str:
         return f"not used: method {problem.method} says what the plan must be"
     lane = next((lane for lane in search.lanes if lane.placement == plan.placement), None)
     if lane is None:
-        return "not used: it stands on a placement that is not searched here"
+        return ELSEWHERE
     if plan.requires.microbatches != problem.microbatches:
         return f"not used: it has {plan.requires.microbatches} microbatches, this problem {problem.microbatches}"
     return search.start_from(lane, plan)

@@ -244,12 +244,18 @@ def test_a_warm_start_of_open_layers_is_tried_on_its_own_cut(starts: list[int]) 
 
 
 @pytest.mark.parametrize(
-    ("starts", "outcome"),
-    [([0, 3, 9], "not legal here: $.profile.starts: found [0, 3, 9]"), (None, "not used: it stands on a placement")],
+    ("devices", "starts", "outcome"),
+    [
+        (3, [0, 2, 4], "not used: it stands on a placement"),
+        (3, None, "not used: it stands on a placement"),
+        (2, [0, 9], "not legal here: $.profile.starts: found [0, 9]"),
+    ],
 )
-def test_a_warm_start_on_no_cut_of_the_open_layers_is_of_no_use(starts: list[int] | None, outcome: str) -> None:
+def test_a_warm_start_on_no_cut_of_the_open_layers_is_of_no_use(
+    devices: int, starts: list[int] | None, outcome: str
+) -> None:
     asked = open_layers()
-    known = solve(linear(3, 4, 1, 1, 1), options=QUICK)
+    known = solve(linear(devices, 4, 1, 1, 1), options=QUICK)
     known = known.model_copy(update={"requires": known.requires.model_copy(update={"starts": starts})})
     plan = solve(asked, options=QUICK, warm_start=known)
     assert plan.plan_id == solve(asked, options=QUICK).plan_id
