@@ -27,6 +27,11 @@ class Clerks:
     ----------
     settings
         How many they are, how much memory and time a task may take, and how many requests may wait.
+
+    Attributes
+    ----------
+    at_work
+        How many functions they run or are to run.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -35,7 +40,7 @@ class Clerks:
         self._most = settings.max_waiting
         self._pool = Pool(settings.desk_workers, self._memory_bytes)
         self._waiting = 0
-        self._tasks = 0
+        self.at_work = 0
         self._went_on = 0.0
 
     def start(self) -> None:
@@ -65,20 +70,20 @@ class Clerks:
         Refusal
             If the worker dies again, or the function takes too long or too much memory.
         """
-        if self._tasks == 0:
+        if self.at_work == 0:
             self._go_on()
-        self._tasks += 1
+        self.at_work += 1
         try:
             for _ in range(2):
                 with suppress(WorkerLostError):
                     return await self._attempt(function, *args, **kwargs)
             raise Refusal(CRASHED)
         finally:
-            self._tasks -= 1
+            self.at_work -= 1
 
     async def prove(self) -> None:
         """Go through a worker and back, unless one is at work that has not used up its time: it proves as much."""
-        if self._tasks == 0 or asyncio.get_running_loop().time() - self._went_on > self._limit_s:
+        if self.at_work == 0 or asyncio.get_running_loop().time() - self._went_on > self._limit_s:
             await self.run(desk.nothing)
 
     async def _attempt(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

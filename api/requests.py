@@ -1,48 +1,14 @@
-"""Requests: what the routes read of one, and refuse before anything is parsed."""
+"""Requests: what the routes read of the headers of one."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 from fastapi import Request
 
 from api.coding import preferred, without_coding
-from api.refusal import Refusal, document
-from zbplan.errors import Finding
 
 _WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(?=$|[,;])", re.IGNORECASE)
-
-
-async def json_body(request: Request, max_bytes: int, max_s: float) -> bytes:
-    """Return the body as it came.
-
-    Raises
-    ------
-    Refusal
-        Unless it is declared as JSON, is at most ``max_bytes`` long, which is judged while it comes in, and takes at
-        most ``max_s`` seconds to do so.
-    """
-    media_type = request.headers.get("content-type", "nothing").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        detail = f"found content type {media_type[:80]!r}; needed application/json"
-        raise Refusal(document("unsupported_media_type", 415, "The body is not declared as JSON", detail))
-    try:
-        async with asyncio.timeout(max_s):
-            return await _at_most(request, max_bytes)
-    except TimeoutError:
-        finding = Finding("$", f"no end of the body within {max_s:g} s", "a body that comes in faster")
-        raise Refusal(document("too_slow", 408, "The body comes in too slowly", str(finding), [finding])) from None
-
-
-async def _at_most(request: Request, max_bytes: int) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            finding = Finding("$", f"more than {max_bytes} bytes", f"at most {max_bytes} bytes")
-            raise Refusal(document("too_large", 413, "The body is too large", str(finding), [finding]))
-    return bytes(body)
 
 
 def preferred_wait_s(request: Request, most_s: int) -> int:

@@ -13,6 +13,7 @@ from api.claims import Claims
 from api.clerks import Clerks
 from api.database import Database
 from api.events import Events
+from api.intake import Intake
 from api.jobs import Jobs, LocalJobs, RemoteJobs
 from api.listing import Listing, Page, Wanted
 from api.profiles import Profiles
@@ -45,6 +46,7 @@ class Service:
 
     def __init__(self, settings: Settings, submitted: Callable[[str], None]) -> None:
         self.settings = settings
+        self.intake = Intake(settings)
         self._submitted = submitted
         self._database = Database(settings.database_url)
         self._store = Store(self._database, queue_of(settings))
@@ -104,7 +106,8 @@ class Service:
         known = self._known.get(name)
         shown = None if known is None else await self._catalog.read(known)
         if shown is None or shown.job.status in ("failed", "cancelled"):
-            key = await self._submitting.run(name, lambda: self._store_problem(name, body, caller))
+            # Each caller by its own: what is refused for the sake of one's share is not refused to others.
+            key = await self._submitting.run(f"{name} {caller}", lambda: self._store_problem(name, body, caller))
             shown = await self.read(key)
         else:
             self._submitted("exact")
@@ -206,7 +209,9 @@ class Service:
         self._jobs.start(key)
 
     async def _is_sound(self, plan: int) -> bool:
-        return await self._planners.run(desk.is_sound, self.settings, plan)
+        # Whoever has less to do, for the plan is there and somebody waits for it.
+        clerks = min(self._planners, self._judges, key=lambda clerks: clerks.at_work)
+        return await clerks.run(desk.is_sound, self.settings, plan)
 
 
 def _found(item: T | None, name: str, value: str, what: str = "plan") -> T:

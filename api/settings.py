@@ -67,6 +67,8 @@ class Settings(BaseSettings, Record):
     """How long a request's body may be."""
     max_body_s: Annotated[float, Field(gt=0)] = 30.0
     """How long a request's body may take to come in."""
+    max_bodies_bytes: Annotated[int, Field(ge=1)] = 256 << 20
+    """How much all bodies may hold that come in at once; others try again."""
     max_devices: Annotated[int, Field(ge=1)] = 512
     """How many devices a problem may have."""
     max_ops: Annotated[int, Field(ge=1)] = 250_000

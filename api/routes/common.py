@@ -9,7 +9,7 @@ from fastapi import Depends, Request, Response
 from api.coding import tag_of
 from api.documents import text_of
 from api.openapi import refusals
-from api.requests import coding_for, has, json_body
+from api.requests import coding_for, has
 from api.resource import Representation
 from api.service import Service
 from zbplan.record import Record
@@ -38,11 +38,6 @@ BAD_BODY = refusals(
     status_422="The body is not what it should be: `errors` says where and what is needed.",
     status_503=_BUSY,
 )
-
-
-async def body_of(request: Request, service: Service) -> bytes:
-    """Return the JSON body as it came; raises ``Refusal`` if it is too long or too slow."""
-    return await json_body(request, service.settings.max_body_bytes, service.settings.max_body_s)
 
 
 def json_response(record: Record, status: int = 200) -> Response:

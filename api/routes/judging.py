@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from api.openapi import EXAMPLE_PROBLEM, content
-from api.routes.common import BAD_BODY, ServiceOf, body_of
+from api.routes.common import BAD_BODY, ServiceOf
 
 router = APIRouter()
 
@@ -19,7 +19,7 @@ router = APIRouter()
 )
 async def validate(request: Request, service: ServiceOf) -> Response:
     """Judge a plan against the problem that it carries; nothing is stored."""
-    judgement = await service.judge(await body_of(request, service))
+    judgement = await service.judge(await service.intake.json(request))
     return Response(judgement, media_type="application/json")
 
 
@@ -35,4 +35,4 @@ async def compare(request: Request, service: ServiceOf) -> Response:
 
     The method that the problem names does not count.
     """
-    return Response(await service.compare(await body_of(request, service)), media_type="application/json")
+    return Response(await service.compare(await service.intake.json(request)), media_type="application/json")

@@ -12,7 +12,7 @@ from api.catalog import Shown
 from api.listing import Wanted
 from api.openapi import EXAMPLE_PROBLEM, content, refusals
 from api.requests import has, preferred_wait_s
-from api.routes.common import BAD_BODY, BAD_QUERY, NOT_FOUND, ServiceOf, body_of, json_response, respond, service_of
+from api.routes.common import BAD_BODY, BAD_QUERY, NOT_FOUND, ServiceOf, json_response, respond, service_of
 
 router = APIRouter()
 
@@ -51,7 +51,7 @@ async def submit(request: Request, service: ServiceOf) -> Response:
 
     With `Prefer: wait=N` the answer is held until the plan is final, for at most N seconds.
     """
-    shown = await service.submit(await body_of(request, service), request.state.caller)
+    shown = await service.submit(await service.intake.json(request), request.state.caller)
     wait_s = preferred_wait_s(request, service.settings.max_wait_s)
     if wait_s:
         shown = await service.wait(shown.job.key, lambda now: not now.under_way, wait_s)

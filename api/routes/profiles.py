@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 
 from api.openapi import EXAMPLE_PROBLEM, content
-from api.routes.common import BAD_BODY, NOT_FOUND, ServiceOf, body_of, respond
+from api.routes.common import BAD_BODY, NOT_FOUND, ServiceOf, respond
 
 router = APIRouter()
 
@@ -28,7 +28,7 @@ _EXAMPLE = {**EXAMPLE_PROBLEM["profile"], "name": "gpt-1.5b"}
 )
 async def add(request: Request, service: ServiceOf) -> Response:
     """Keep a profile; a problem may then say `"profile": {"ref": "…"}` with its name (the latest of it) or digest."""
-    posted = await service.add_profile(await body_of(request, service))
+    posted = await service.add_profile(await service.intake.json(request))
     return Response(posted, 201, media_type="application/json")
 
 

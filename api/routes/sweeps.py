@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from api.openapi import EXAMPLE_PROBLEM, content
 from api.requests import preferred_wait_s
-from api.routes.common import BAD_BODY, NOT_FOUND, ServiceOf, body_of, respond
+from api.routes.common import BAD_BODY, NOT_FOUND, ServiceOf, respond
 from api.routes.plans import PREFER
 
 router = APIRouter()
@@ -43,7 +43,7 @@ async def submit(request: Request, service: ServiceOf) -> Response:
     Each cell is a problem like one that is posted to `/v1/plans`, solved once whoever asks for it. `pareto` marks the
     cells that pay: with as many microbatches, none takes no longer and holds no more.
     """
-    key = await service.sweeps.submit(await body_of(request, service), request.state.caller)
+    key = await service.sweeps.submit(await service.intake.json(request), request.state.caller)
     return await _table(key, request, service)
 
 

@@ -118,3 +118,23 @@ def test_comparisons_hold_up_neither_plans_nor_readiness(tmp_path: Path) -> None
             os.kill(judge, signal.SIGCONT)
         comparisons.remove(first)
         assert comparisons[0].result(timeout=60).status_code == 200
+
+
+def test_stored_plan_is_judged_and_served_while_the_planners_are_busy(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        stored = server.post(problem(), wait_s=30)
+    with running(tmp_path, max_waiting=1) as server, ThreadPoolExecutor(2) as crowd:
+        assert server.get("/readyz").status_code == 200
+        workers = members(server.process.pid)
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        try:
+            posts = [crowd.submit(server.post, problem()) for _ in range(2)]
+            first = next(as_completed(posts))
+            assert_turned_away(first.result(), 503, "busy")
+            assert server.get(f"/v1/plans/{stored.json()['key']}").content == stored.content
+        finally:
+            for worker in workers:
+                os.kill(worker, signal.SIGCONT)
+        posts.remove(first)
+        assert posts[0].result(timeout=60).status_code in (200, 202)

@@ -46,6 +46,23 @@ def test_slow_body_does_not_hold_a_connection(tmp_path: Path) -> None:
         assert b"urn:zbplan:error:too_slow" in answer
 
 
+def test_slow_bodies_do_not_fill_the_memory(tmp_path: Path) -> None:
+    with running(tmp_path, max_bodies_bytes=20_000) as server:
+        address = httpx.URL(server.url)
+        head = f"POST /v1/compare HTTP/1.1\r\nHost: {address.host}\r\nContent-Type: application/json\r\n"
+        slow = [socket.create_connection((address.host, address.port or 80), timeout=30) for _ in range(3)]
+        for connection in slow[:2]:
+            connection.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + b" " * 9_000)
+        wait_until(lambda: server.post(problem(), path="/v1/compare").status_code == 200)
+        slow[2].sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + b" " * 9_000)
+        answer = b"".join(iter(lambda: slow[2].recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"urn:zbplan:error:busy" in answer
+        for connection in slow:
+            connection.close()
+        wait_until(lambda: server.post({**problem(), "padding": " " * 15_000}, path="/v1/compare").status_code == 422)
+
+
 def test_impatient_stop_leaves_no_process(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         server.begin(problem("held"))
