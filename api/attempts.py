@@ -100,10 +100,7 @@ class Attempts:
             logger.warning("killed the solve of %s after %g s", claim.key, limit_s)
             if self._leases.failed_since(began):
                 # Better plans than the one there may have been found meanwhile, and did not get there.
-                found_away = document(
-                    "store", 500, "The solve was lost", "found the store out of order at its end, twice"
-                )
-                return partial(self._claims.lost, claim, found_away)
+                return partial(self._claims.lost, claim, UNHEARD)
             return partial(self._claims.overrun, claim)
         except WorkerLostError as error:
             logger.warning("lost the solve of %s: %s", claim.key, error)
