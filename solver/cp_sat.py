@@ -93,6 +93,7 @@ class Model:
         self.model = cp_model.CpModel()
         self.start: dict[Op, Any] = {}
         self.size: dict[Op, Any] = {}
+        self._open_end: dict[Op, Any] = {}
         self._before: dict[tuple[Op, Op], Literal] = {}
         self._fused: dict[tuple[int, int], Literal] = {}
 
@@ -211,7 +212,8 @@ class Model:
         stages = self.instance.stages
         for microbatch in range(self.instance.microbatches):
             for stage in range(stages):
-                self._follow((F, stage, microbatch), (B, stage, microbatch))
+                descent = int(self._least.descent[stage, microbatch])
+                self._follow((F, stage, microbatch), (B, stage, microbatch), descent)
                 if (W, stage, microbatch) in self.start:
                     self._follow((B, stage, microbatch), (W, stage, microbatch))
             for stage, lag in enumerate(self.instance.forward_lag.tolist()):
@@ -224,20 +226,22 @@ class Model:
 
     def _one_op_at_a_time(self) -> None:
         for device in self.devices:
-            if not self.ops.equal_microbatches:
-                self._share_time(device)
+            self._share_time(device)
             for first, second in self.ops.pairs(device):
                 literal = self.before(first, second)
                 self._follow(first, second).only_enforce_if(literal)
                 self._follow(second, first).only_enforce_if(~literal)
 
     def _share_time(self, device: int) -> None:
-        """Say of all ops at once that they take turns: where sequences are free, proofs count what time is left."""
-        intervals = []
-        for op in self.ops.on(device):
-            end = self.model.new_int_var(0, 2 * self.horizon, "")
-            intervals.append(self.model.new_interval_var(self.start[op], self.size[op], end, ""))
-        self.model.add_no_overlap(intervals)
+        """Say of all ops at once that they take turns: then proofs count what time is left."""
+        self.model.add_no_overlap(map(self._interval, self.ops.on(device)))
+
+    def _interval(self, op: Op) -> Any:
+        size = self.size[op]
+        if isinstance(size, int):
+            return self.model.new_fixed_size_interval_var(self.start[op], size, "")
+        self._open_end[op] = self.model.new_int_var(0, 2 * self.horizon, "")
+        return self.model.new_interval_var(self.start[op], size, self._open_end[op], "")
 
     def _keep_sequences(self) -> None:
         """Equal microbatches follow each other; what precedes one op precedes the next of its kind."""
@@ -358,6 +362,8 @@ class Model:
                 behind_fused = position % 2
                 time = self._hinted.end[at] if behind_fused else self._hinted.start[at]
                 self.model.add_hint(self.start[op], int(time))
+                if op in self._open_end:
+                    self.model.add_hint(self._open_end[op], int(self._hinted.end[at]))
 
     def orders(self, value: Callable[[Any], int]) -> Orders:
         """Return the orders of a solution, read by ``value``."""

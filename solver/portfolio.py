@@ -34,6 +34,9 @@ NEARLY = 0.97
 MOST_PAIRS = 60_000
 """Open pairs of ops up to which an exact model is built."""
 
+FEW_PAIRS = 10_000
+"""Open pairs of ops up to which CP-SAT often proves the optimum within seconds, once it starts from a good plan."""
+
 
 def waves(search: Search, lane: Lane) -> None:
     """Search for plans from the wave that proves the bound."""
@@ -82,13 +85,19 @@ def _longest_first(least: Least) -> list[int]:
 
 def policies(search: Search, lane: Lane) -> None:
     """Search longer for constructive plans, in a process."""
-    with search.allotted(0.35):
-        _start(External("policies"), search, lane)
+    _start(External("policies"), search, lane)
+
+
+def policies_first(search: Search, lane: Lane) -> None:
+    """Search longer for constructive plans, and leave time to what starts from them."""
+    with search.allotted(0.25 if open_pairs(lane.instance) <= FEW_PAIRS else 0.35):
+        policies(search, lane)
 
 
 def improve(search: Search, lane: Lane) -> None:
-    """Improve the plan by windows and repeating blocks, in a process; leave half to CP-SAT where that can have all."""
-    with search.allotted(0.5 if open_pairs(lane.instance) <= MOST_PAIRS else 1):
+    """Improve the plan by windows and repeating blocks, in a process; leave to CP-SAT what it can make use of."""
+    pairs = open_pairs(lane.instance)
+    with search.allotted(0.2 if pairs <= FEW_PAIRS else 0.5 if pairs <= MOST_PAIRS else 1):
         _start(External("improve"), search, lane)
 
 
@@ -124,7 +133,8 @@ def open_pairs(instance: Instance) -> int:
 
 
 PARTS: dict[str, tuple[Part, ...]] = {
-    "auto": (waves, single_devices, policies, improve, cp_sat),
+    "auto": (waves, single_devices, policies_first, improve, cp_sat),
+    "heuristic": (policies,),
     "cp_sat": (single_devices, cp_sat),
     "ilp": (single_devices, ilp_highs, ilp_cbc),
 }
