@@ -88,6 +88,10 @@ class Refused:
     build_ms: float
 
 
+Stop = Callable[[], bool]
+"""Asked between schedules whether what is known will do."""
+
+
 def construct(problem: Problem, *, effort: int = 0) -> Plan:
     """Return the best legal constructive plan by the objective, or that of the named schedule asked for.
 
@@ -109,12 +113,24 @@ def construct(problem: Problem, *, effort: int = 0) -> Plan:
     return min(best_per_placement(problem, effort=effort), key=_iteration).plan
 
 
-def best_per_placement(problem: Problem, *, effort: int = 0) -> list[Built]:
-    """Return the best legal schedule of each placement that has one; parameters and errors as of ``construct``."""
-    if problem.method in ("auto", "heuristic"):
-        tried = [_all_on(problem, placement, effort) for placement in feasible_placements(problem)]
-    else:
-        tried = [[_try(problem, placement, problem.method)] for placement in feasible_placements(problem)]
+def best_per_placement(problem: Problem, *, effort: int = 0, stop: Stop = lambda: False) -> list[Built]:
+    """Return the best legal schedule of each placement that has one; errors as of ``construct``.
+
+    Parameters
+    ----------
+    effort
+        As of ``construct``.
+    stop
+        Asked between schedules whether to make do with those that are there; one legal schedule always comes.
+    """
+    tried: list[list[Built | Refused]] = []
+    for placement in feasible_placements(problem):
+        if stop() and any(_has_plan(row) for row in tried):
+            break
+        if problem.method in ("auto", "heuristic"):
+            tried.append(_all_on(problem, placement, effort, stop))
+        else:
+            tried.append([_try(problem, placement, problem.method)])
     built = [[candidate for candidate in row if isinstance(candidate, Built)] for row in tried]
     if not any(built):
         refused = next(candidate for row in tried for candidate in row if isinstance(candidate, Refused))
@@ -192,35 +208,45 @@ def _named(problem: Problem) -> list[Built | Refused]:
     return [_try(problem, placement, method) for placement in feasible_placements(problem) for method in METHODS]
 
 
-def _all_on(problem: Problem, placement: Placement, effort: int) -> list[Built | Refused]:
+def _has_plan(row: list[Built | Refused]) -> bool:
+    return any(isinstance(candidate, Built) for candidate in row)
+
+
+def _all_on(problem: Problem, placement: Placement, effort: int, stop: Stop = lambda: False) -> list[Built | Refused]:
     """Return what the named schedules make of a problem on a placement, and what the planner makes of those."""
-    named = [_try(problem, placement, method) for method in METHODS]
+    named: list[Built | Refused] = []
+    for method in METHODS:
+        named.append(_try(problem, placement, method))
+        if stop() and _has_plan(named):
+            return named
     began = time.perf_counter()
     instance = problem.instance(placement)
-    orders = _planned(instance, [built for built in named if isinstance(built, Built)], effort)
+    orders = _planned(instance, [built for built in named if isinstance(built, Built)], effort, stop)
     measures = measure(instance, tighten(instance, orders))
     return [*named, Built(problem, placement, PLANNER, orders, measures, _since(began))]
 
 
-def _planned(instance: Instance, named: list[Built], effort: int) -> Orders:
+def _planned(instance: Instance, named: list[Built], effort: int, stop: Stop) -> Orders:
     """Return the best orders that a search of some effort finds under the limit; without effort, the ladder's."""
     if effort > 0:
-        return _searched(instance, [built.orders for built in named], effort)
+        return _searched(instance, [built.orders for built in named], effort, stop)
     best: list[Orders] = []
     objective = UNLIMITED
     for rung in rungs(instance):
+        if best and stop():
+            break
         if least_time(rung) < objective:
-            orders = _searched(rung, _starts(rung, instance, named), RUNG)
+            orders = _searched(rung, _starts(rung, instance, named), RUNG, stop)
             best = [orders] if iteration(instance, orders) < objective else best
             objective = min(objective, iteration(instance, orders))
     return best[0]
 
 
-def _searched(instance: Instance, starts: list[Orders], effort: int) -> Orders:
+def _searched(instance: Instance, starts: list[Orders], effort: int, stop: Stop) -> Orders:
     if flows_down(instance):
         starts = [*starts, first_wave(instance)]
     starts = sorted(starts, key=lambda orders: iteration(instance, orders))
-    return [*starts[:1], *improvements(instance, starts, effort=effort)][-1]
+    return [*starts[:1], *improvements(instance, starts, effort=effort, stop=stop)][-1]
 
 
 def _starts(rung: Instance, instance: Instance, named: list[Built]) -> list[Orders]:

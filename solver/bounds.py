@@ -7,11 +7,13 @@ W or BW on each splittable stage as the schedule likes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from solver.least import Least
+from solver.least import Least, StoppedError
 from solver.residence import area_span, area_to_home, turn_span
 from solver.wave import Wave
 from solver.windows import Window, window_of
@@ -116,6 +118,7 @@ def residence(least: Least) -> LowerBound:
     return LowerBound(bounds[device], f"memory on device {device}: what each microbatch holds, and for how long")
 
 
+@lru_cache(maxsize=1)
 def windows_of(least: Least) -> tuple[Window, ...]:
     """Return what every device must wait for."""
     return tuple(window_of(least, device) for device in range(least.instance.devices))
@@ -126,7 +129,18 @@ Rule = Callable[[Least], LowerBound]
 RULES: tuple[Rule, ...] = (busiest_device, longest_chain, fill_and_drain, forced_waits, residence, first_wave)
 
 
-def lower_bound(instance: Instance) -> LowerBound:
-    """Return the best of the bounds; each holds for the instance's objective."""
-    least = Least(instance)
-    return max((rule(least) for rule in RULES), key=lambda bound: bound.ticks)
+def lower_bound(instance: Instance, stop: Callable[[], bool] = lambda: False) -> LowerBound:
+    """Return the best of the bounds; each holds for the instance's objective.
+
+    Parameters
+    ----------
+    stop
+        Asked now and then whether to make do with the bounds that are there; a device's work always is.
+    """
+    least = Least(instance, stop)
+    bounds = [busiest_device(least)]
+    with suppress(StoppedError):
+        for rule in RULES:
+            least.go_on()
+            bounds.append(rule(least))
+    return max(bounds, key=lambda bound: bound.ticks)

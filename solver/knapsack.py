@@ -60,6 +60,7 @@ def forwards_held(least: Least, device: int) -> int:
                 yield count * instance.hold[F, stage, 0], count * instance.duration[F, stage, 0]
             else:
                 for held, ticks in zip(instance.hold[F, stage], instance.duration[F, stage], strict=True):
+                    least.go_on()
                     yield np.array([0, held]), np.array([0, ticks])
 
     return most_work(groups(), room)
@@ -122,6 +123,7 @@ def _each(least: Least, stage: int, live: bool) -> Iterator[Choices]:
     hold = instance.hold[F, stage]
     pending_hold = hold + instance.hold[B, stage] - instance.release[B, stage]
     for microbatch in range(instance.microbatches):
+        least.go_on()
         units, ticks = [0, pending_hold[microbatch]], [0, least.pending[stage, microbatch]]
         if live:
             units.append(hold[microbatch])

@@ -10,6 +10,7 @@ For a stage and a microbatch,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -17,11 +18,27 @@ import numpy as np
 from zbplan.instance import BW, B, BoolArray, F, Instance, IntArray, W
 
 
-class Least:
-    """The least times of an instance from which the bounds are made; rows are stages, columns microbatches."""
+class StoppedError(Exception):
+    """A bound that takes long was not finished: nobody waits for it any more."""
 
-    def __init__(self, instance: Instance) -> None:
+
+class Least:
+    """The least times of an instance from which the bounds are made; rows are stages, columns microbatches.
+
+    Parameters
+    ----------
+    stop
+        Asked now and then, where bounds take long, whether to raise ``StoppedError``.
+    """
+
+    def __init__(self, instance: Instance, stop: Callable[[], bool] = lambda: False) -> None:
         self.instance = instance
+        self.stop = stop
+
+    def go_on(self) -> None:
+        """Raise ``StoppedError`` if it is time to stop."""
+        if self.stop():
+            raise StoppedError
 
     @cached_property
     def backward(self) -> IntArray:

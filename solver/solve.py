@@ -22,6 +22,10 @@ CUTTING = 0.8
 
 ELSEWHERE = "not used: it stands on a placement that is not searched here"
 
+GRACE_S = 0.25
+"""Seconds past the limit that all constructive schedules and analytic bounds may take: but for the largest problems
+they are the same whatever the limit."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -56,8 +60,8 @@ def solve(
     Where the layers are open, the first answer stands on a good cut of them, better cuts are searched for in a part of
     the time, and the best one is solved in the rest; the bound is that of the answer's cut.
 
-    The time limit counts from the call. The constructive plan and the analytic bound come first, whatever the limit;
-    parts then have what is left of it.
+    The time limit counts from the call. The constructive plan and the analytic bound come first; parts then have what
+    is left. Where the limit is well past before that, or the solve is cancelled, the first legal plan has to do.
 
     Parameters
     ----------
@@ -100,7 +104,12 @@ def _begun(
     known: Plan | None = None,
 ) -> Search:
     """Return a search with the best constructive plan of each placement, or with a known plan that is better."""
-    lanes = [_lane(problem, built) for built in best_per_placement(_constructive(problem))]
+    late_s = began_s + _time_limit_s(problem, options) + GRACE_S
+
+    def stop() -> bool:
+        return cancelled() or time.monotonic() > late_s
+
+    lanes = [_lane(problem, built, stop) for built in best_per_placement(_constructive(problem), stop=stop)]
     for lane in lanes:
         if known is not None and _is_better(known, lane):
             lane.plan = check(known)
@@ -175,7 +184,7 @@ class _CutSolve:
 
     def begin(self, cut: Cut) -> None:
         """Answer with the plan of a cut, then with the best constructive one on it."""
-        self._answers.offer(_lane(cut.problem, cut.built).answer, cut.starts)
+        self._answers.offer(_lane(cut.problem, cut.built, self._cancelled).answer, cut.starts)
         self._search(cut.starts, cut.placement)
 
     def start_from(self, plan: Plan) -> None:
@@ -197,7 +206,7 @@ class _CutSolve:
         with running(self._runs, "cuts") as words:
             found = 0
             for cut in cuts:
-                self._answers.offer(_lane(cut.problem, cut.built).answer, cut.starts)
+                self._answers.offer(_lane(cut.problem, cut.built, self._cancelled).answer, cut.starts)
                 found += 1
             words.append(f"{found or 'none'} better{', then stopped' if self.has_cut_enough() else ''}")
 
@@ -232,10 +241,10 @@ def _constructive(problem: Problem) -> Problem:
     return problem.model_copy(update={"method": "auto"}) if problem.method in PARTS else problem
 
 
-def _lane(problem: Problem, built: Built) -> Lane:
+def _lane(problem: Problem, built: Built, stop: Callable[[], bool]) -> Lane:
     instance = problem.instance(built.placement)
     plan = Plan.build(problem, built.placement, built.orders, method=built.method)
-    return Lane(built.placement, instance, check(plan), lower_bound(instance))
+    return Lane(built.placement, instance, check(plan), lower_bound(instance, stop))
 
 
 def _start_from(search: Search, plan: Plan) -> str:

@@ -120,6 +120,7 @@ class Window:
 
 def window_of(least: Least, device: int) -> Window:
     """Return what a device must wait for."""
+    least.go_on()
     instance = least.instance
     stages = list(instance.stages_of[device])
     first, last = stages[0], stages[-1]

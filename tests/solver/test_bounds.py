@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from heuristic import Built, candidates
-from solver.bounds import RULES, Least, lower_bound
+from solver.bounds import RULES, Least, busiest_device, lower_bound
 from tests.heuristic.problems import linear, paper_problem, paper_rows, published_rows
 from tests.solver.exact import optimum
 from tests.solver.tiny import tiny_problem
@@ -32,6 +32,17 @@ def test_no_bound_is_above_the_exact_optimum_of_a_tiny_instance() -> None:
 def test_no_bound_is_above_any_legal_plan(problem: Problem) -> None:
     bound = lower_bound(problem.instance()).ticks
     assert all(bound <= made.measures.iteration for made in candidates(problem) if isinstance(made, Built))
+
+
+@pytest.mark.parametrize("asks", [0, 1, 7, 40])
+def test_bounds_that_nobody_waits_for_leave_those_that_are_there(asks: int) -> None:
+    memory = [[1 + stage + at for at in range(6)] for stage in range(4)]
+    problem = linear(4, 6, 3, 2, 1, comm=1, m_b_bytes=memory, m_w_bytes=1, memory_limit="1x")
+    instance = problem.instance()
+    answers = iter([False] * asks)
+    bound = lower_bound(instance, stop=lambda: next(answers, True)).ticks
+    assert busiest_device(Least(instance)).ticks <= bound <= lower_bound(instance).ticks
+    assert next(answers, None) is None
 
 
 def test_one_slow_microbatch_downstream_does_not_count_for_all() -> None:

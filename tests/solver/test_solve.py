@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -181,9 +182,9 @@ def test_parts_do_not_run_once_cancelled_late_or_proven() -> None:
 
 
 def test_the_limit_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(problem: Problem) -> list[Built]:
+    def slow(problem: Problem, *, stop: Callable[[], bool]) -> list[Built]:
         time.sleep(0.3)
-        return best_per_placement(problem)
+        return best_per_placement(problem, stop=stop)
 
     def unwanted(search: Search, lane: Lane) -> None:
         raise AssertionError("ran")
@@ -191,6 +192,39 @@ def test_the_limit_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(solve_module, "best_per_placement", slow)
     options = Options(time_limit_s=0.2, parts=(unwanted,))
     assert solve(linear(4, 8, 1, 1, 1, method="gpipe"), options=options).bound.gap > 0
+
+
+@pytest.mark.parametrize("placement", ["linear", "auto"])
+def test_a_solve_that_nobody_waits_for_ends_with_the_first_legal_plan(placement: str) -> None:
+    profile = {"stages": 8, "t_f_ms": 3, "t_b_ms": 3, "t_w_ms": 2, "t_comm_ms": 1, "m_b_bytes": 2, "m_w_bytes": 1}
+    asked = {"devices": 8 if placement == "linear" else 4, "microbatches": 16, "placement": placement}
+    problem = Problem.parse({"profile": profile, **asked, "memory_limit": "1x"})
+    stop = threading.Event()
+    stop.set()
+    plan = solve(problem, cancel=stop)
+    assert validate(plan) == []
+    assert 0 < plan.bound.iteration_ms <= solve(problem, options=QUICK).metrics.iteration_ms
+    assert plan.metrics.iteration_ms > construct(problem).metrics.iteration_ms
+    assert plan.provenance.parts == []
+
+
+@pytest.mark.parametrize("asks", [0, 3, 10, 40])
+def test_a_cancel_at_any_moment_leaves_a_legal_plan_with_a_bound(asks: int) -> None:
+    """Cancelled when it has been asked so often, which falls into the schedules, the bounds and the parts."""
+    answers = iter([False] * asks)
+    plan = solve(linear(4, 12, 18.5, 18.1, 9.3, comm=0.6, memory_limit="0.75x"), cancel=lambda: next(answers, True))
+    assert validate(plan) == []
+    assert 0 < plan.bound.iteration_ms <= plan.metrics.iteration_ms
+    assert next(answers, None) is None
+
+
+def test_the_heuristic_searches_longer_where_there_is_time() -> None:
+    problem = linear(
+        4, 8, 18.5, 18.1, 9.3, comm=0.6, m_b_bytes=8, m_w_bytes=3, memory_limit="0.75x", method="heuristic"
+    )
+    plan = solve(problem.model_copy(update={"time_limit_s": 3}))
+    assert [run.part for run in plan.provenance.parts] == ["policies"]
+    assert plan.metrics.iteration_ms <= solve(problem, options=QUICK).metrics.iteration_ms
 
 
 def test_a_tenth_of_a_second_is_enough_for_a_legal_plan_with_a_bound() -> None:
