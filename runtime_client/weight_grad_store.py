@@ -74,7 +74,7 @@ class WeightGradStore:
 
     def __init__(self, *, recording: bool = False) -> None:
         self._queue: list[Use] = []
-        self._made_in_b: dict[nn.Parameter, None] = {}
+        self._made_in_b: list[tuple[dict[str, nn.Parameter | None], str]] = []
         self.is_recording = recording
 
     def attach(self, module: nn.Module) -> None:
@@ -82,7 +82,13 @@ class WeightGradStore:
         for linear in _linears(module):
             linear.forward = types.MethodType(_forward_through(self, out_first=isinstance(linear, nn.Linear)), linear)
         deferred = set(deferred_parameters(module))
-        self._made_in_b.update((parameter, None) for parameter in module.parameters() if parameter not in deferred)
+        # Asked of their module in B: FSDP shows other parameters by then.
+        self._made_in_b += [
+            (owner._parameters, name)
+            for owner in module.modules()
+            for name, parameter in owner._parameters.items()
+            if parameter is not None and parameter not in deferred
+        ]
 
     @contextmanager
     def recording(self, on: bool = True) -> Iterator[None]:
@@ -111,13 +117,13 @@ class WeightGradStore:
         dY of a Linear where its output is added to such a view, as of a position embedding with one-row microbatches.
         """
         waiting = {use.dy.untyped_storage().data_ptr() for use in uses}
-        for parameter in self._made_in_b:
-            gradient = parameter.grad
-            # A DTensor has no memory of its own, and FSDP makes it anew.
-            if gradient is None or isinstance(gradient, DTensor):
+        for parameters, name in self._made_in_b:
+            parameter = parameters.get(name)
+            # A DTensor has no memory of its own.
+            if parameter is None or parameter.grad is None or isinstance(parameter.grad, DTensor):
                 continue
-            if gradient.untyped_storage().data_ptr() in waiting:
-                parameter.grad = gradient.clone()
+            if parameter.grad.untyped_storage().data_ptr() in waiting:
+                parameter.grad = parameter.grad.clone()
 
     def take(self) -> Callable[[], None]:
         """Return the W of what was queued since the last call: it runs once, and frees each tensor as it goes."""

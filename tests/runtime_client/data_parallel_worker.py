@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor import DTensor
 
 from runtime_client import PlanSchedule
-from tests.runtime_client.models import batch, mean_loss, text_stages, tied_stages
+from tests.runtime_client.models import batch, mean_loss, placed_stages, text_stages, tied_stages
 from tests.runtime_client.plans import random_plan, zb_h1
 from zbplan.placement import v_shape
 from zbplan.plan import Plan
@@ -26,6 +27,7 @@ Build = Callable[[int], list[nn.Module]]
 PLANS: dict[str, tuple[Plan, Build]] = {
     "zb_h1": (zb_h1(2, MICROBATCHES), text_stages),
     "v": (random_plan(v_shape(2), MICROBATCHES, 1), text_stages),
+    "v, placed": (random_plan(v_shape(2), MICROBATCHES, 3), partial(placed_stages, rows=ROWS)),
     "v, tied": (random_plan(v_shape(2), MICROBATCHES, 2), tied_stages),
 }
 CASES = [

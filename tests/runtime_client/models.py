@@ -50,6 +50,25 @@ def tied_stages(stages: int, seed: int = 0) -> list[nn.Module]:
     return built
 
 
+class Placed(nn.Module):
+    """A Linear's output and a view of a parameter, added: the gradients of both share memory."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.linear, self.position = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(rows * LENGTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + self.position.view_as(x)
+
+
+def placed_stages(stages: int, rows: int, seed: int = 0) -> list[nn.Module]:
+    """For microbatches of a number of rows."""
+    built = text_stages(stages, seed)
+    for stage in built:
+        stage.insert(1, Placed(rows))
+    return built
+
+
 class Tupled(nn.Module):
     """Passes on (what has a gradient, whole numbers, what has no gradient)."""
 
