@@ -247,7 +247,8 @@ def _forward_through(store: WeightGradStore, *, out_first: bool) -> Callable[[nn
         weight, bias = linear.weight, linear.bias
         if not (torch.is_grad_enabled() and _can_wait(weight, bias)):
             return plainly(x, weight, bias)
-        if torch.is_autocast_enabled(x.device.type):
+        # Autocast leaves float64 alone.
+        if torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.float64:
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return _DeferredLinear.apply(x, weight, bias, store, out_first)
 

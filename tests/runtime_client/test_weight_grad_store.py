@@ -148,6 +148,17 @@ def test_gradients_are_fp32_under_bfloat16_autocast() -> None:
     assert {gradient.dtype for gradient in gradients(module).values()} == {torch.float32}
 
 
+def test_autocast_leaves_float64_alone_as_it_does_without_a_store() -> None:
+    plain = Autocast().double()
+    deferred = copy.deepcopy(plain)
+    take = split(deferred)
+    x = torch.randn(5, 6, dtype=torch.float64)
+    plain(x).sum().backward()
+    deferred(x).sum().backward()
+    take()()
+    assert_same_bits(gradients(deferred), gradients(plain))
+
+
 def test_a_weight_of_the_name_conv1d_that_is_used_otherwise_does_not_wait() -> None:
     class Scaled(Conv1D):
         def forward(self, x: Tensor) -> Tensor:
