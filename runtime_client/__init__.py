@@ -20,6 +20,7 @@ _HOME = {
     "PlanSchedule": "schedule",
     "PlanSoFarWarning": "service",
     "PostValidatedOptimizer": "post_validated",
+    "RankGoneError": "errors",
     "StepError": "errors",
     "SynchronousFromHereWarning": "post_validated",
     "TraceError": "errors",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 
-from runtime_client.errors import JobMismatchError, PlanDigestError
+from runtime_client.errors import JobMismatchError, PlanDigestError, RankGoneError
 
 DIGEST_BYTES = 32
 FINDING_BYTES = 480
@@ -20,6 +21,21 @@ def transport_device(group: dist.ProcessGroup | None) -> torch.device:
     if dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+@contextmanager
+def together(doing: str, group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Run collectives of a group inside the block.
+
+    Raises
+    ------
+    RankGoneError
+        If one fails, most often because another rank is gone.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankGoneError(dist.get_rank(group), doing, error) from error
 
 
 def agree(content: bytes, findings: Sequence[str] = (), *, group: dist.ProcessGroup | None = None) -> None:
@@ -38,8 +54,11 @@ def agree(content: bytes, findings: Sequence[str] = (), *, group: dist.ProcessGr
         With the findings of all ranks.
     PlanDigestError
         Naming the ranks whose content is not that of rank 0.
+    RankGoneError
+        If a rank does not join within the group's time-out.
     """
-    digests, said = _gather(hashlib.sha256(content).digest(), "; ".join(findings), group)
+    with together("agreeing with the others", group):
+        digests, said = _gather(hashlib.sha256(content).digest(), "; ".join(findings), group)
     wrong = [f"rank {rank}: {text}" for rank, text in enumerate(said) if text]
     if wrong:
         raise JobMismatchError(wrong)

@@ -75,6 +75,17 @@ class StepError(ZbplanError):
         )
 
 
+class RankGoneError(ZbplanError):
+    """What all ranks do together outside of steps failed on this rank, most often because another rank is gone."""
+
+    def __init__(self, rank: int, doing: str, error: BaseException) -> None:
+        self.rank = rank
+        super().__init__(
+            f"rank {rank}, {doing}: found {_root(error)}; needed every rank of the group to take part: look for the "
+            "rank that failed first"
+        )
+
+
 def _root(error: BaseException) -> str:
     """Return the error that others were raised from, on one line."""
     while error.__cause__ is not None:

@@ -101,6 +101,8 @@ class PostValidatedOptimizer:
     ------
     OptimizerUseError
         If options or weights do not fit.
+    RankGoneError, ValidationError
+        If a rank does not join within the time-out.
     """
 
     def __init__(

@@ -84,6 +84,8 @@ class PlanSchedule:
         If the plan is not legal.
     TransferOrderError, DeadlockError
         If its transfers could not be proven to arrive.
+    RankGoneError
+        If a rank does not join within the group's time-out.
     """
 
     def __init__(
@@ -218,6 +220,8 @@ class PlanSchedule:
             On every rank, if ranks noted other steps since the last call, or none.
         JobMismatchError
             On every rank, if some rank's schedule was not made with ``trace=True``.
+        RankGoneError
+            If a rank does not join within the group's time-out.
         """
         group, notes_nothing = self.stages[0].group, "found a PlanSchedule that notes nothing; needed trace=True"
         agree(b"", [] if self._tracer else [f"{notes_nothing} on every rank"], group=group)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime_client.agreement import agree, transport_device
+from runtime_client.agreement import agree, together, transport_device
 from runtime_client.errors import FetchError
 from runtime_client.obtain import obtain
 from zbplan.errors import ZbplanError
@@ -57,6 +57,8 @@ def fetch(
         On every rank, if rank 0 could not get a plan in any way: from a key alone it can build none.
     PlanDigestError
         If what ranks received differs.
+    RankGoneError
+        If a rank does not join within the group's time-out.
     """
     options: dict[str, Any] = {"timeout_s": timeout_s, "token": token, "use_proxy": use_proxy, "cache": cache}
     return _from_rank_0(lambda: obtain(url, problem_or_key, **options), group)
@@ -71,6 +73,8 @@ def broadcast(plan: Plan | bytes | None, *, group: dist.ProcessGroup | None = No
         On every rank, if rank 0 passed no plan.
     PlanDigestError
         If what ranks received differs.
+    RankGoneError
+        If a rank does not join within the group's time-out.
     """
     return _from_rank_0(lambda: _parsed(plan), group)
 
@@ -84,7 +88,8 @@ def _parsed(plan: Plan | bytes | None) -> Plan:
 def _from_rank_0(obtain: Callable[[], Plan], group: dist.ProcessGroup | None) -> Plan:
     is_source = dist.get_rank(group) == 0
     status, content = _outcome(obtain) if is_source else (_PLAN, b"")
-    status, content = _broadcast_bytes(status, content, group)
+    with together("receiving the plan", group):
+        status, content = _broadcast_bytes(status, content, group)
     agree(content, group=group)
     if status == _ERROR:
         raise FetchError(f"rank 0 got no plan: {content.decode()}")

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from runtime_client.agreement import together
 from runtime_client.clock import clock_for, offsets_ns
 from runtime_client.errors import TraceError
 from runtime_client.lowering import Action
@@ -95,10 +96,13 @@ class Tracer:
         ------
         TraceError
             On every rank, if ranks noted other steps, or none.
+        RankGoneError
+            If a rank does not join within the group's time-out.
         """
-        clocks = offsets_ns(group)
         ranks: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(ranks, list(self._steps), group=group)
+        with together("collecting a trace", group):
+            clocks = offsets_ns(group)
+            dist.all_gather_object(ranks, list(self._steps), group=group)
         self._steps.clear()
         numbers = [[step.step for step in steps] for steps in ranks]
         if not numbers[0] or any(own != numbers[0] for own in numbers):

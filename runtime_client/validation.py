@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from runtime_client.agreement import transport_device
+from runtime_client.agreement import together, transport_device
 from runtime_client.gradient_state import NO_STAGE, GradientState
 from runtime_client.validation_errors import ValidationError
 
@@ -90,8 +90,8 @@ def _connect(group: dist.ProcessGroup | None, timeout_s: float) -> dist.ProcessG
     ``torch.distributed.new_group`` would need all ranks of the job, or that each has made as many groups before.
     """
     name = torch.tensor([secrets.randbits(62)], device=transport_device(group))
-    dist.broadcast(name, group=group, group_src=0)
-    store = dist.PrefixStore(f"zbplan_validation/{name.item()}", dist.distributed_c10d._get_default_store())
-    return dist.ProcessGroupGloo(
-        store, dist.get_rank(group), dist.get_world_size(group), timeout=timedelta(seconds=timeout_s)
-    )
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    with together("connecting for the validation of optimizer steps", group):
+        dist.broadcast(name, group=group, group_src=0)
+        store = dist.PrefixStore(f"zbplan_validation/{name.item()}", dist.distributed_c10d._get_default_store())
+        return dist.ProcessGroupGloo(store, rank, ranks, timeout=timedelta(seconds=timeout_s))

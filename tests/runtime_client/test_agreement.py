@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.runtime_client.conftest import RANKS, StartUp
+from tests.runtime_client.processes import together
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,30 @@ def test_what_is_wrong_on_one_rank_is_raised_on_all(start_up: StartUp, scenario:
 
 def test_ranks_that_agree_go_on(start_up: StartUp) -> None:
     assert start_up.of("same content") == [("returned", None)] * RANKS
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What rank 0 ends with where rank 1 has left."""
+    folder = tmp_path_factory.mktemp("leaving")
+    worker = ["-m", "tests.runtime_client.leaving_worker"]
+    runs = together([[*worker, str(rank), str(folder)] for rank in range(2)])
+    assert [run.returncode for run in runs] == [0, 0], runs[0].output + runs[1].output
+    kept: dict[str, str] = json.loads((folder / "found.json").read_text())
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("scenario", "doing"),
+    [
+        ("broadcast", "receiving the plan"),
+        ("schedule", "agreeing with the others"),
+        ("trace", "agreeing with the others"),
+        ("optimizer", "connecting for the validation of optimizer steps"),
+    ],
+)
+def test_a_rank_that_is_gone_ends_the_others_with_a_named_error(
+    found: dict[str, str], scenario: str, doing: str
+) -> None:
+    assert found[scenario].startswith(f"RankGoneError: rank 0, {doing}: found RuntimeError: ")
+    assert found[scenario].endswith("needed every rank of the group to take part: look for the rank that failed first")
