@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +18,7 @@ from api.database import Database, require_database
 from api.guard import allowed_hosts, is_loopback, require_protection
 from api.settings import Settings
 from api.tokens import Tokens
-from tests.api.servers import DATABASE, Server, problem, running, wait_until
+from tests.api.servers import DATABASE, Server, members, problem, running, wait_until
 from zbplan.errors import InvalidInputError
 
 
@@ -95,6 +99,27 @@ def test_share_and_queue_have_an_end(guarded: Guarded) -> None:
     assert_turned_away(full, 503, "busy")
     assert guarded.ask("POST", "/v1/plans", guarded.writer, content=json.dumps(held[0])).status_code == 202
     for key in keys:
+        assert guarded.ask("DELETE", f"/v1/plans/{key}", guarded.writer).status_code == 200
+
+
+def test_who_posts_the_same_is_not_refused_for_the_share_of_another(guarded: Guarded) -> None:
+    third, asked = guarded.tokens.add("third", "write"), json.dumps(problem())
+    wait_until(lambda: guarded.ask("GET", "/v1/plans", third).status_code == 200)
+    held = guarded.ask("POST", "/v1/plans", guarded.writer, content=json.dumps(problem("held"))).json()["key"]
+    workers = members(guarded.server.process.pid)
+    with ThreadPoolExecutor(2) as crowd:
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        answers = []
+        for secret in (guarded.writer, third):
+            answers.append(crowd.submit(guarded.ask, "POST", "/v1/plans", secret, content=asked))
+            time.sleep(0.5)  # so that the desk gets them in this sequence, once it goes on
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+        first, second = (answer.result(timeout=60) for answer in answers)
+    assert first.status_code == 429
+    assert second.status_code in (200, 202)
+    for key in (held, second.json()["key"]):
         assert guarded.ask("DELETE", f"/v1/plans/{key}", guarded.writer).status_code == 200
 
 
