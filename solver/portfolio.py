@@ -15,7 +15,7 @@ from solver.device_ops import DeviceOps
 from solver.least import Least
 from solver.process import External
 from solver.search import Lane, Part, Search
-from solver.single_device import single_device_bound
+from solver.single_device import SingleDevice, single_device_bound
 from solver.wave_search import WaveSearch
 from zbplan.instance import Instance
 
@@ -56,6 +56,8 @@ def waves(search: Search, lane: Lane) -> None:
 def single_devices(search: Search, lane: Lane) -> None:
     """Prove what each device by itself cannot do faster: all of them roughly, then those that need longest closely."""
     least = Least(lane.instance)
+    if not SingleDevice.applies(least):
+        return
     with search.running("single_devices"), search.allotted(0.3):
         rough = _alone(search, lane, least, _longest_first(least), width=1)
         near = [device for device in rough if rough[device] >= NEARLY * max(rough.values())]
