@@ -151,9 +151,7 @@ def main() -> int:
         if re.search(arguments.rows, f"{row.group} {row.name}"):
             known[row.name] = measure(row)
             held &= _show(claims(row, known[row.name]))
-            RESULTS.write_text(
-                json.dumps({"environment": environment(), "rows": known}, indent=1, ensure_ascii=False) + "\n"
-            )
+            keep(known)
     return int(not held)
 
 

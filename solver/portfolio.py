@@ -34,7 +34,7 @@ NEARLY = 0.97
 MOST_PAIRS = 60_000
 """Open pairs of ops up to which an exact model is built."""
 
-FEW_PAIRS = 10_000
+FEW_PAIRS = 20_000
 """Open pairs of ops up to which CP-SAT often proves the optimum within seconds, once it starts from a good plan."""
 
 
@@ -58,7 +58,7 @@ def single_devices(search: Search, lane: Lane) -> None:
     least = Least(lane.instance)
     if not SingleDevice.applies(least):
         return
-    with search.running("single_devices"), search.allotted(0.3):
+    with search.running("single_devices"), search.allotted(0.2):
         rough = _alone(search, lane, least, _longest_first(least), width=1)
         near = [device for device in rough if rough[device] >= NEARLY * max(rough.values())]
         _alone(search, lane, least, sorted(near, key=rough.__getitem__, reverse=True), width=CLOSE)
@@ -92,14 +92,14 @@ def policies(search: Search, lane: Lane) -> None:
 
 def policies_first(search: Search, lane: Lane) -> None:
     """Search longer for constructive plans, and leave time to what starts from them."""
-    with search.allotted(0.25 if open_pairs(lane.instance) <= FEW_PAIRS else 0.35):
+    with search.allotted(0.2 if open_pairs(lane.instance) <= FEW_PAIRS else 0.35):
         policies(search, lane)
 
 
 def improve(search: Search, lane: Lane) -> None:
     """Improve the plan by windows and repeating blocks, in a process; leave to CP-SAT what it can make use of."""
     pairs = open_pairs(lane.instance)
-    with search.allotted(0.2 if pairs <= FEW_PAIRS else 0.5 if pairs <= MOST_PAIRS else 1):
+    with search.allotted(0.15 if pairs <= FEW_PAIRS else 0.7 if pairs <= MOST_PAIRS else 1):
         _start(External("improve"), search, lane)
 
 
