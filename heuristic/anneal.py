@@ -12,9 +12,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zbplan.instance import BW, UNLIMITED, B, BoolArray, F, Instance, IntArray, Orders, W
+from heuristic.retime import (
+    NEVER,
+    State,
+    Task,
+    copy,
+    critical_path,
+    ends_of,
+    known_before,
+    note_ends,
+    note_positions,
+    objective,
+    retime,
+    state_of,
+    task_of,
+)
+from zbplan.instance import BW, B, BoolArray, F, Instance, IntArray, Orders, W
 from zbplan.jit import inlined, kernel
-from zbplan.simulate import run_orders
 
 KINDS = np.array([1 << F, 1 << F, 1 << B, 1 << B, 1 << W, 1 << F | 1 << B, 1 << B | 1 << W, 1 << F | 1 << B | 1 << W])
 """Sets of kinds that change together, as bits; BW counts as B."""
@@ -22,31 +36,7 @@ KINDS = np.array([1 << F, 1 << F, 1 << B, 1 << B, 1 << W, 1 << F | 1 << B, 1 << 
 CRITICAL, SPREAD = 80, 15
 """Percent of the changes that begin on the critical path; and that take every n-th microbatch of their range."""
 
-PLACED, NEVER = -1, 1 << 62
-
-
-class _Task(NamedTuple):
-    """What the kernels read of an instance, and where the ops of each device begin."""
-
-    duration: IntArray
-    device_of: IntArray
-    forward_lag: IntArray
-    backward_lag: IntArray
-    hold: IntArray
-    release: IntArray
-    peak: IntArray
-    room: IntArray
-    post_validated: bool
-    offsets: IntArray
-
-
-class _State(NamedTuple):
-    """Orders with their times, and the position of each op: per kind F, B (or BW) and W, and cell; -1 for none."""
-
-    ops: IntArray
-    start: IntArray
-    end: IntArray
-    at: IntArray
+PLACED = -1
 
 
 class _Change(NamedTuple):
@@ -75,140 +65,37 @@ def anneal(instance: Instance, orders: Orders, *, effort: int, heat: float = 0.0
     seed
         Of the random numbers.
     """
-    task = _Task(
-        duration=instance.duration,
-        device_of=instance.device_of,
-        forward_lag=instance.forward_lag,
-        backward_lag=instance.backward_lag,
-        hold=instance.hold.ravel(),
-        release=instance.release.ravel(),
-        peak=instance.peak.ravel(),
-        room=np.minimum(instance.room, UNLIMITED // 2),
-        post_validated=instance.post_validated,
-        offsets=orders.offsets,
-    )
+    task = task_of(instance, orders)
     unit = max(1, int(instance.duration[:W].mean()))
     return Orders(_anneal(task, orders.ops, effort, int(heat * unit), unit, seed), orders.offsets)
 
 
 @kernel
-def _anneal(task: _Task, ops: IntArray, effort: int, heat: int, unit: int, seed: int) -> IntArray:
-    """Return the best ops found."""
+def _anneal(task: Task, ops: IntArray, effort: int, heat: int, unit: int, seed: int) -> IntArray:
+    """Return the best ops found. What is tried is the state again, position by position, before the next change."""
     random = np.full(1, seed, dtype=np.int64)
-    state, tried = _state(task, ops), _state(task, ops)
-    best, lowest = ops.copy(), _objective(task, state)
-    current, path, spent = lowest, _critical_path(task, state), 0
+    state, tried = state_of(task, ops), state_of(task, ops)
+    ends = ends_of(task, state)
+    best, lowest = ops.copy(), objective(task, state)
+    current, path, spent = lowest, critical_path(task, state, ends), 0
     while spent < effort:
         moved, since = _apply(task, state, _draw_change(task, state, path, unit, random), tried.ops)
         spent += 50 + moved
         if since >= NEVER:
             continue
-        timed, complete = _retime(task, state, tried, since)
-        spent += timed
-        objective = _objective(task, tried) if complete else NEVER
+        known = known_before(task, state, since)
+        spent += len(ops) - int((known - task.offsets[:-1]).sum())
         allowed = heat * (effort - min(spent, effort)) // effort * _draw(random, 100) // 100
-        if objective <= current + allowed:
-            _accept(task, state, tried)
-            current, path = objective, _critical_path(task, state)
+        if retime(task, tried, known, ends, current + allowed):
+            copy(task, tried, state, known)
+            note_positions(task, state, known)
+            current, path = objective(task, state), critical_path(task, state, ends)
+        else:
+            copy(task, state, tried, known)
+            note_ends(task, state, known, ends)
         if current < lowest:
             best[:], lowest = state.ops, current
     return best
-
-
-@kernel
-def _state(task: _Task, ops: IntArray) -> _State:
-    state = _State(
-        ops.copy(), np.zeros_like(ops), np.zeros_like(ops), np.full((3, task.duration[0].size), -1, dtype=np.int64)
-    )
-    _run(task, state, task.offsets[:-1])
-    _accept(task, state, state)
-    return state
-
-
-@inlined
-def _run(task: _Task, state: _State, known: IntArray) -> IntArray:
-    return run_orders(
-        state.ops,
-        task.offsets,
-        task.duration,
-        task.device_of,
-        task.forward_lag,
-        task.backward_lag,
-        np.zeros(len(task.room), dtype=np.int64),
-        known,
-        state.start,
-        state.end,
-    )
-
-
-@kernel
-def _retime(task: _Task, state: _State, tried: _State, since: int) -> tuple[int, bool]:
-    """Time the ops that are tried, as before up to a tick; return how many are timed anew, and whether all can run."""
-    known = task.offsets[:-1].copy()
-    for device in range(len(known)):
-        known[device] += np.searchsorted(state.start[task.offsets[device] : task.offsets[device + 1]], since)
-    tried.start[:], tried.end[:] = state.start, state.end
-    position = _run(task, tried, known)
-    return len(state.ops) - int((known - task.offsets[:-1]).sum()), bool((position == task.offsets[1:]).all())
-
-
-@kernel
-def _accept(task: _Task, state: _State, tried: _State) -> None:
-    state.ops[:], state.start[:], state.end[:] = tried.ops, tried.start, tried.end
-    for position, op in enumerate(state.ops):
-        kind, cell = divmod(op, task.duration[0].size)
-        state.at[B if kind == BW else kind, cell] = position
-
-
-@kernel
-def _objective(task: _Task, state: _State) -> int:
-    longest, earliest, latest = 0, state.start[0], 0
-    for device in range(len(task.room)):
-        first, last = state.start[task.offsets[device]], state.end[task.offsets[device + 1] - 1]
-        longest, earliest, latest = max(longest, last - first), min(earliest, first), max(latest, last)
-    return int(longest if task.post_validated else latest - earliest)
-
-
-@kernel
-def _critical_path(task: _Task, state: _State) -> IntArray:
-    """Return the positions of ops that follow each other without a wait, from the end that decides the objective."""
-    path = np.zeros(len(state.ops), dtype=np.int64)
-    longest, at = -1, 0
-    for device in range(len(task.room)):
-        first, last = task.offsets[device], task.offsets[device + 1] - 1
-        length = state.end[last] - (state.start[first] if task.post_validated else 0)
-        if length > longest:
-            longest, at = length, last
-    length = 0
-    while at >= 0:
-        path[length] = at
-        length += 1
-        at = _held_up_by(task, state, at) if length < len(path) else -1
-    return path[:length]
-
-
-@kernel
-def _held_up_by(task: _Task, state: _State, at: int) -> int:
-    """Return the position of an op that ends just when another one can start, an input if there is one; else -1."""
-    _, stages, microbatches = task.duration.shape
-    start, end = state.start, state.end
-    kind, cell = divmod(state.ops[at], stages * microbatches)
-    stage = cell // microbatches
-    if kind == F and stage > 0:
-        given = state.at[F, cell - microbatches]
-        if end[given] + task.forward_lag[stage - 1] == start[at]:
-            return int(given)
-    elif kind in (B, BW):
-        if stage < stages - 1:
-            given = state.at[B, cell + microbatches]
-            if end[given] + task.backward_lag[stage] == start[at]:
-                return int(given)
-        given = state.at[F, cell]
-        if end[given] == start[at]:
-            return int(given)
-    if at > task.offsets[task.device_of[stage]] and end[at - 1] == start[at]:
-        return at - 1
-    return -1
 
 
 @inlined
@@ -226,9 +113,9 @@ def _length(random: IntArray, most: int) -> int:
 
 
 @kernel
-def _draw_change(task: _Task, state: _State, path: IntArray, unit: int, random: IntArray) -> _Change:
+def _draw_change(task: Task, state: State, path: IntArray, unit: int, random: IntArray) -> _Change:
     """Return ops around some op, or around one on the critical path: that one sooner, or the one before it later."""
-    _, stages, microbatches = task.duration.shape
+    stages, microbatches = task.stages, task.microbatches
     kinds = KINDS[_draw(random, len(KINDS))]
     ticks = 1 + _draw(random, max(1, unit * (1 << _draw(random, 6)) // 16))
     at = _draw(random, len(state.ops))
@@ -251,103 +138,118 @@ def _draw_change(task: _Task, state: _State, path: IntArray, unit: int, random: 
 
 
 @kernel
-def _apply(task: _Task, state: _State, change: _Change, tried: IntArray) -> tuple[int, int]:
-    """Write changed orders; return how many ops were put in sequence, and when the first one starts that is new.
+def _apply(task: Task, state: State, change: _Change, tried: IntArray) -> tuple[int, int]:
+    """Write changed orders; return how many ops were looked at, and when the first one starts that is new.
 
     That is NEVER if nothing changes, or if memory has no room.
     """
-    member = _members(task, state, change)
-    tried[:] = state.ops
-    touched = np.zeros(len(task.room), dtype=np.bool_)
-    for stage in range(change.first_stage, change.end_stage):
-        touched[task.device_of[stage]] = True
-    moved, since = 0, NEVER
-    for device in np.flatnonzero(touched):
+    moving = _move(task, state, change)
+    touched = _reordered(task, state, moving)
+    looked_at, since = len(moving), NEVER
+    for device in range(len(touched)):
+        if not touched[device] or since < 0:
+            continue
         first, end = task.offsets[device], task.offsets[device + 1]
-        sequence = _sorted(task, state, member, change.ticks, first, end)
-        moved += len(sequence)
+        sequence = _sorted(state.ops[first:end], state.keys[first:end])
+        looked_at += len(sequence)
         if not _packed(task, sequence, task.room[device], tried[first:end]):
-            return moved, NEVER
+            since = -1
+            tried[:] = state.ops
         for at in range(first, end):
             if tried[at] != state.ops[at]:
                 since = min(since, state.start[at])
                 break
-    return moved, since
+    for at in moving:
+        state.keys[at] = 2 * state.start[at]
+    return looked_at, since if since >= 0 else NEVER
 
 
 @kernel
-def _members(task: _Task, state: _State, change: _Change) -> BoolArray:
-    """Return at which positions ops move."""
-    member = np.zeros(len(state.ops), dtype=np.bool_)
-    microbatches = task.duration.shape[2]
+def _move(task: Task, state: State, change: _Change) -> IntArray:
+    """Write the keys of the ops that move, and return their positions.
+
+    An op stays between the one of its cell that comes before and the one that comes after, if those do not move too.
+    """
+    at, start, keys = state.at, state.start, state.keys
+    microbatches = task.microbatches
+    moving, count = state.moving, 0
     for kind in range(3):
-        if change.kinds >> kind & 1:
-            for stage in range(change.first_stage, change.end_stage):
-                for microbatch in range(change.first_microbatch, change.end_microbatch, change.every):
-                    at = state.at[kind, stage * microbatches + microbatch]
-                    if at >= 0:
-                        member[at] = True
-    return member
+        if not change.kinds >> kind & 1:
+            continue
+        bounded_above = kind < W and not change.kinds >> (kind + 1) & 1
+        bounded_below = kind > F and not change.kinds >> (kind - 1) & 1
+        for stage in range(change.first_stage, change.end_stage):
+            for microbatch in range(change.first_microbatch, change.end_microbatch, change.every):
+                cell = stage * microbatches + microbatch
+                here = at[kind, cell]
+                if here < 0:
+                    continue
+                key = 2 * (start[here] + change.ticks)
+                if bounded_above and at[kind + 1, cell] >= 0:
+                    key = min(key, 2 * start[at[kind + 1, cell]] - 1)
+                if bounded_below:
+                    key = max(key, 2 * start[at[kind - 1, cell]] + 1)
+                keys[here] = key
+                moving[count] = here
+                count += 1
+    return moving[:count]
 
 
 @kernel
-def _sorted(task: _Task, state: _State, member: BoolArray, ticks: int, first: int, end: int) -> IntArray:
-    """Return the ops of a device by changed start."""
-    keys = np.empty(end - first, dtype=np.int64)
-    sequence = np.empty(end - first, dtype=np.int64)
-    for count in range(end - first):
-        key = 2 * state.start[first + count]
-        if member[first + count]:
-            key = _changed_key(task, state, member, first + count, key + 2 * ticks)
-        at = count
+def _reordered(task: Task, state: State, moving: IntArray) -> BoolArray:
+    """Return on which devices an op that moves passes the one beside it: most changes are too small for that."""
+    keys, offsets = state.keys, task.offsets
+    touched, device = np.zeros(len(offsets) - 1, dtype=np.bool_), 0
+    for at in moving:
+        while at < offsets[device]:
+            device -= 1
+        while at >= offsets[device + 1]:
+            device += 1
+        if not touched[device]:
+            earlier = at > offsets[device] and keys[at - 1] > keys[at]
+            touched[device] = earlier or (at + 1 < offsets[device + 1] and keys[at] > keys[at + 1])
+    return touched
+
+
+@kernel
+def _sorted(ops: IntArray, by: IntArray) -> IntArray:
+    """Return ops by their keys."""
+    keys, sequence = by.copy(), ops.copy()
+    for count in range(1, len(keys)):
+        key, op, at = keys[count], sequence[count], count
         while at > 0 and keys[at - 1] > key:
             keys[at], sequence[at] = keys[at - 1], sequence[at - 1]
             at -= 1
-        keys[at], sequence[at] = key, state.ops[first + count]
+        keys[at], sequence[at] = key, op
     return sequence
 
 
-@inlined
-def _changed_key(task: _Task, state: _State, member: BoolArray, at: int, key: int) -> int:
-    """Return a key that leaves an op between the one of its cell that comes before and the one that comes after."""
-    kind, cell = divmod(state.ops[at], task.duration[0].size)
-    kind = B if kind == BW else kind
-    after = state.at[kind + 1, cell] if kind < W else -1
-    if after >= 0 and not member[after]:
-        key = min(key, 2 * state.start[after] - 1)
-    before = state.at[kind - 1, cell] if kind > F else -1
-    if before >= 0 and not member[before]:
-        key = max(key, 2 * state.start[before] + 1)
-    return key
-
-
 @kernel
-def _packed(task: _Task, sequence: IntArray, room: int, ops: IntArray) -> bool:
+def _packed(task: Task, sequence: IntArray, room: int, ops: IntArray) -> bool:
     """Write a sequence in which W goes up to where memory would not do; return False where that does not help."""
+    hold, release, peak = task.hold, task.release, task.peak
+    cells = len(peak) // 4
     live, count = 0, 0
     for at in range(len(sequence)):
         while sequence[at] != PLACED:
-            chosen = at if _fits(task, sequence[at], live, room) else _next_weight(sequence, at, len(task.peak))
-            if chosen < 0 or not _fits(task, sequence[chosen], live, room):
-                return False
+            chosen = at
+            if live + hold[sequence[at]] + peak[sequence[at]] > room:
+                chosen = _next_weight(sequence, at, cells)
+                if chosen < 0 or live + hold[sequence[chosen]] + peak[sequence[chosen]] > room:
+                    return False
             op = sequence[chosen]
             ops[count], sequence[chosen] = op, PLACED
-            live += task.hold[op] - task.release[op]
+            live += hold[op] - release[op]
             count += 1
     return True
 
 
-@inlined
-def _fits(task: _Task, op: int, live: int, room: int) -> bool:
-    return bool(live + task.hold[op] + task.peak[op % len(task.peak)] <= room)
-
-
-@inlined
+@kernel
 def _next_weight(sequence: IntArray, at: int, cells: int) -> int:
     """Return where the next W is that waits for nothing; -1 if its B is still to come, or none is left."""
     found = -1
     for later in range(at + 1, len(sequence)):
-        if sequence[later] // cells == W:
+        if W * cells <= sequence[later] < BW * cells:
             found = later
             break
     for between in range(at, found):
