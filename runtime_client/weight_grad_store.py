@@ -11,6 +11,7 @@ Python runs once per Linear and op here, so this code is written to do little.
 
 from __future__ import annotations
 
+import copy
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -221,10 +222,15 @@ def _is_conv1d(module: Any) -> bool:
         return False
     if weight.dim() != 2 or bias.shape != weight.shape[1:]:
         return False
+    # On made-up weights: its own may be all zeros, or in shards on other ranks.
+    wide, high = weight.shape
+    x, weight, bias = (torch.linspace(-1, 1, size) for size in (wide, wide * high, high))
+    x, weight = x.expand(1, 1, -1), weight.view(wide, high)
+    twin = copy.copy(module)
+    twin._parameters = {"weight": weight, "bias": bias}
     with torch.no_grad():
-        x = torch.linspace(-1, 1, len(weight), device=weight.device, dtype=weight.dtype).expand(1, 1, -1)
-        y = type(module).forward(module, x)
-        return y.shape == (1, 1, len(bias)) and torch.allclose(y[0], torch.addmm(bias, x[0], weight))
+        y = type(module).forward(twin, x)
+    return y.shape == (1, 1, high) and torch.allclose(y[0], torch.addmm(bias, x[0], weight))
 
 
 def _can_wait(weight: Tensor, bias: Tensor | None) -> bool:

@@ -50,15 +50,30 @@ def tied_stages(stages: int, seed: int = 0) -> list[nn.Module]:
     return built
 
 
+class Conv1D(nn.Module):
+    """A Linear with its weight the other way round, as GPT-2 has it."""
+
+    def __init__(self, features: int, inputs: int) -> None:
+        super().__init__()
+        self.features = features
+        self.weight = nn.Parameter(torch.randn(inputs, features))
+        self.bias = nn.Parameter(torch.randn(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+        return y.view(*x.size()[:-1], self.features)
+
+
 class Placed(nn.Module):
-    """A Linear's output and a view of a parameter, added: the gradients of both share memory."""
+    """The outputs of two layers and a view of a parameter, added: the gradients of all three share memory."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
-        self.linear, self.position = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(rows * LENGTH, WIDTH))
+        self.linear, self.conv = nn.Linear(WIDTH, WIDTH), Conv1D(WIDTH, WIDTH)
+        self.position = nn.Parameter(torch.randn(rows * LENGTH, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x) + self.position.view_as(x)
+        return self.linear(x) + self.conv(x) + self.position.view_as(x)
 
 
 def placed_stages(stages: int, rows: int, seed: int = 0) -> list[nn.Module]:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from runtime_client.weight_grad_store import WeightGradStore, deferred_parameters, split
 from tests.older_torch import without_greetings
-from tests.runtime_client.models import batch, mean_loss, text_stages
+from tests.runtime_client.models import Conv1D, batch, mean_loss, text_stages
 
 
 class Applied(nn.Module):
@@ -39,20 +39,6 @@ class Checkpointed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return checkpoint(self.inner, self.before(x), use_reentrant=self.use_reentrant)
-
-
-class Conv1D(nn.Module):
-    """A Linear with its weight the other way round, as GPT-2 has it."""
-
-    def __init__(self, features: int, inputs: int) -> None:
-        super().__init__()
-        self.features = features
-        self.weight = nn.Parameter(torch.randn(inputs, features))
-        self.bias = nn.Parameter(torch.randn(features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
-        return y.view(*x.size()[:-1], self.features)
 
 
 class Autocast(nn.Module):
@@ -165,7 +151,10 @@ def test_a_weight_of_the_name_conv1d_that_is_used_otherwise_does_not_wait() -> N
             return 2 * super().forward(x)
 
     Scaled.__name__ = "Conv1D"
-    assert deferred_parameters(Scaled(9, 6)) == []
+    scaled, cleared = Scaled(9, 6), Scaled(9, 6)
+    nn.init.zeros_(cleared.weight)
+    nn.init.zeros_(cleared.bias)
+    assert deferred_parameters(nn.ModuleList([scaled, cleared])) == []
     assert len(deferred_parameters(Conv1D(9, 6))) == 2
 
 
