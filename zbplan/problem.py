@@ -286,10 +286,16 @@ class Problem(Record):
             "devices": self.devices,
             "microbatches": self.microbatches,
             "placement": self.placement if resolved is None else resolved,
-            "memory_limit": self.memory_limit if resolved is None else self.limits(resolved),
+            "memory_limit": self._unresolved_limit() if resolved is None else self.limits(resolved),
             "optimizer": self.optimizer,
             "method": self.method,
         }
+
+    def _unresolved_limit(self) -> float | str | list[float] | None:
+        """Return the memory limit, a multiple in its shortest form where layers are open: "1.0x" is "1x"."""
+        if self.open_layers is None or not isinstance(self.memory_limit, str):
+            return self.memory_limit
+        return f"{Decimal(self.memory_limit.removesuffix('x')).normalize():f}x"
 
     @cached_property
     def key(self) -> str:

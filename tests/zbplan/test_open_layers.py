@@ -56,6 +56,15 @@ def test_stages_are_no_part_of_the_key_where_layers_are_cut_anew(same: Problem) 
 
 
 @pytest.mark.parametrize(
+    ("written", "shortest"), [("1.0x", "1x"), ("01.50x", "1.5x"), ("10x", "10x"), ("0.250x", "0.25x"), ("0.0x", "0x")]
+)
+def test_equal_multiples_have_one_key(written: str, shortest: str) -> None:
+    asked, same = problem(memory_limit=written), problem(memory_limit=shortest)
+    assert asked.key == same.key
+    assert asked.canonical["memory_limit"] == same.canonical["memory_limit"] == shortest
+
+
+@pytest.mark.parametrize(
     "other",
     [
         problem({"t_f_ms": [1, 2, 2, 2, 2, 4]}),
