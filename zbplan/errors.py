@@ -49,7 +49,12 @@ class InfeasibleError(ZbplanError):
         Per device, the smallest memory limit (static memory included) under which a plan exists.
     """
 
-    def __init__(self, limit_bytes: Sequence[float | None], smallest_limit_bytes: Sequence[float]) -> None:
+    def __init__(
+        self,
+        limit_bytes: Sequence[float | None],
+        smallest_limit_bytes: Sequence[float],
+        why: str = "memory limit too small for any plan",
+    ) -> None:
         self.limit_bytes = tuple(limit_bytes)
         self.smallest_limit_bytes = tuple(smallest_limit_bytes)
         short = [
@@ -58,7 +63,7 @@ class InfeasibleError(ZbplanError):
             if limit is not None and limit < smallest
         ]
         shown = _first(short, "; ")
-        super().__init__(f"memory limit too small for any plan, in bytes: {shown}; raise memory_limit to these values")
+        super().__init__(f"{why}, in bytes: {shown}; raise memory_limit to these values")
 
 
 class MethodError(ZbplanError):

@@ -13,6 +13,9 @@ from zbplan.errors import Finding, InfeasibleError, InvalidInputError, MethodErr
 from zbplan.placement import Placement, stages_in
 from zbplan.problem import Problem
 
+HOPELESS = "memory limit too small for any cut of the layers; on the cut that came closest"
+NOT_FOUND = "no cut of the layers was found that fits into memory_limit, though not all were tried; on the closest one"
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -61,7 +64,8 @@ def partition(
     Raises
     ------
     InfeasibleError
-        If no cut that was found fits into memory; it says what would be enough for one of them.
+        If no cut that was found fits into memory; it says what would be enough for one of them, and whether it is
+        proven that none fits.
     MethodError
         If the named method has no plan for any of the placements.
     InvalidInputError
@@ -197,7 +201,11 @@ def _refusal(searches: Sequence[Search]) -> InfeasibleError | MethodError:
     refusals = [refusal for search in searches for refusal in search.judge.refusals]
     methods = [refusal for refusal in refusals if isinstance(refusal, MethodError)]
     short = [refusal for refusal in refusals if isinstance(refusal, InfeasibleError)]
-    return methods[0] if methods else min(short, key=_missing_bytes)
+    if methods:
+        return methods[0]
+    closest = min(short, key=_missing_bytes)
+    why = HOPELESS if all(search.hopeless for search in searches) else NOT_FOUND
+    return InfeasibleError(closest.limit_bytes, closest.smallest_limit_bytes, why)
 
 
 def _missing_bytes(refusal: InfeasibleError) -> float:

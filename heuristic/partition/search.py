@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from heuristic.partition.balance import balanced, order, slides
+from heuristic.partition.balance import balanced, descend, order, slides
 from heuristic.partition.exhaustive import every_cut
+from heuristic.partition.fitting import fitting
 from heuristic.partition.judge import Cut, Judge, Rescheduler
 from heuristic.partition.weights import TICKS_PER_MS, FloatArray, Weights
 from zbplan.instance import IntArray
@@ -48,6 +49,8 @@ class Search:
     even, shorter
         The even cut, and that with one layer fewer in the first and in the last stage; None where it has no plan, and
         before ``widen``.
+    hopeless
+        Whether it is proven that no cut fits into memory.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Search:
         self.best: Cut | None = None
         self.even: Cut | None = None
         self.shorter: Cut | None = None
+        self.hopeless = False
         self.ramps = [part * problem.devices / problem.microbatches for part in RAMPS]
         ops = 3 * self.weights.stages * problem.microbatches
         self.rounds = max(1, EFFORT // (SKETCH * ops + effort) // PLANNED)
@@ -83,6 +87,16 @@ class Search:
         self.shorter = None if shorter is None else self.judge.plan(shorter)
         self._keep(self.even, self.shorter)
         self._keep(*map(self.judge.plan, self._balanced))
+        if self.best is None and self.weights.missing(np.array(self._balanced)).any(axis=1).all():
+            self._fit()
+
+    def _fit(self) -> None:
+        """Look among all cuts for one that fits into memory, and plan balanced ones near it."""
+        found = fitting(self.weights)
+        self.hopeless = found.exhausted and found.starts is None
+        if found.starts is not None:
+            near = [descend(self.weights, found.starts, ramp) for ramp in self.ramps]
+            self._keep(*map(self.judge.plan, near))
 
     def move(self, goal_ms: float) -> bool:
         """Move boundaries of the best cut once where it may come to reach a goal; return whether its plan is better."""

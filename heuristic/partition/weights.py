@@ -6,6 +6,7 @@ Quick, and good enough to steer by: whether a cut fits into memory, and how long
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from zbplan.placement import Placement
 from zbplan.problem import Problem
 
 FloatArray = npt.NDArray[np.float64]
+Array = TypeVar("Array", FloatArray, IntArray)
 
 TICKS_PER_MS = 1e6
 ROUNDING = 1e-9
@@ -73,7 +75,7 @@ class Weights:
         limits = problem.cut(starts, placement).limits(placement)
         if limits is None:
             return self
-        static, peak = self._own(*self.stages_from(np.array([starts])))
+        static, peak = self._own(*map(self._by_device, self.stages_from(np.array([starts]))))
         return replace(self, room=np.array(limits) - (static + peak)[0] if self.beside else np.array(limits))
 
     @property
@@ -103,11 +105,18 @@ class Weights:
 
     def missing(self, starts: IntArray) -> FloatArray:
         """Return the bytes that each device lacks for one microbatch at a time, per cut: float64[cuts, devices]."""
-        first, last = self.stages_from(starts)
+        first, last = map(self._by_device, self.stages_from(starts))
+        return self.lacking(first, last, self.room)
+
+    def lacking(self, first: IntArray, last: IntArray, room: FloatArray | float) -> FloatArray:
+        """Return the bytes that devices of some room lack for one microbatch at a time.
+
+        The last axis of ``first`` and ``last`` runs over the stages of a device, in forward order.
+        """
         static, peak = self._own(first, last)
-        held = np.cumsum(self._by_device(self.stage_held(first, last)), axis=2)
-        needed = (held + self._by_device(self.stage_peak(first, last))).max(axis=2)
-        return self.beyond(needed - peak if self.beside else needed + static, self.room)
+        held = np.cumsum(self.stage_held(first, last), axis=-1)
+        needed = (held + self.stage_peak(first, last)).max(axis=-1)
+        return self.beyond(needed - peak if self.beside else needed + static, room)
 
     def beyond(self, needed: FloatArray, room: FloatArray | float) -> FloatArray:
         """Return by how much bytes exceed a room."""
@@ -140,12 +149,11 @@ class Weights:
         return self._sum("m_static_bytes", first, last)
 
     def _own(self, first: IntArray, last: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return static memory, and what ops use inside, per cut and device."""
-        static = self._by_device(self.stage_static(first, last)).sum(axis=2)
-        return static, self._by_device(self.stage_peak(first, last)).max(axis=2)
+        """Return static memory, and what ops use inside, of devices whose stages the last axis runs over."""
+        return self.stage_static(first, last).sum(axis=-1), self.stage_peak(first, last).max(axis=-1)
 
-    def _by_device(self, per_stage: FloatArray) -> FloatArray:
-        found: FloatArray = per_stage[:, self.stages_of]
+    def _by_device(self, per_stage: Array) -> Array:
+        found: Array = per_stage[:, self.stages_of]
         return found
 
     def _sum(self, name: str, first: IntArray, last: IntArray) -> FloatArray:

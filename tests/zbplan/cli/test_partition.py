@@ -101,6 +101,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path: Path, arguments: tuple[str, ...
 def test_a_limit_that_is_too_small_says_what_would_be_enough(tmp_path: Path) -> None:
     status, _, stderr = partition(tmp_path, *ASKED, "--memory-limit", "39")
     assert status == 1
+    assert "memory limit too small for any cut of the layers; on the cut that came closest, in bytes: " in stderr
     assert "device 0 has 39 and needs 40; device 1 has 39 and needs 40" in stderr
     assert partition(tmp_path, *ASKED, "--memory-limit", "40")[0] == 0
 
