@@ -11,7 +11,7 @@ from heuristic.catalog import (
     candidates,
     feasible_placements,
 )
-from heuristic.partition import Candidate, Cut, Partition, better_cuts, construct, partition
+from heuristic.partition import Candidate, Cut, Partition, better_cuts, construct, first_cuts, partition
 from heuristic.planner import QUICK, THOROUGH, improvements
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "candidates",
     "construct",
     "feasible_placements",
+    "first_cuts",
     "improvements",
     "partition",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
-from heuristic import Built, Refused, candidates
+from heuristic import Built, Refused, candidates, first_cuts
 from solver.solve import Options, solve
 from zbplan.comparison import Comparison, Row
 from zbplan.plan import Bound
@@ -15,6 +16,8 @@ from zbplan.validate import validate
 def compare(problem: Problem, *, options: Options | None = None) -> Comparison:
     """Return what every method makes of a problem, whatever method it names.
 
+    Where the layers are open, the methods stand on the solve's cut for its placement, and on a good one for the others.
+
     Parameters
     ----------
     options
@@ -22,9 +25,20 @@ def compare(problem: Problem, *, options: Options | None = None) -> Comparison:
     """
     asked = Problem.parse({**problem.model_dump(), "method": "auto"})
     _load_kernels()
-    rows = [_row(candidate) for candidate in candidates(asked)]
     best, bound = _solved(asked, options)
+    rows = [_row(candidate, starts) for cut, starts in _cuts(asked, best) for candidate in candidates(cut)]
     return Comparison.of(asked.key, [*rows, best], bound)
+
+
+def _cuts(problem: Problem, best: Row) -> Iterator[tuple[Problem, list[int] | None]]:
+    """Yield the problems whose stages are given to compare on, and how the layers are cut in them if they are open."""
+    if best.starts is None:
+        yield problem, None
+        return
+    yield problem.cut(best.starts, best.placement), best.starts
+    for cut in first_cuts(problem):
+        if cut.placement != best.placement:
+            yield cut.problem, list(cut.starts)
 
 
 def _load_kernels() -> None:
@@ -33,12 +47,13 @@ def _load_kernels() -> None:
     candidates(Problem.parse({"profile": profile, "devices": 2, "microbatches": 2}))
 
 
-def _row(candidate: Built | Refused) -> Row:
+def _row(candidate: Built | Refused, starts: list[int] | None) -> Row:
     """Judge what a method made; that it comes from a builder does not make it legal."""
     row = Row(
         method=candidate.method,
         made_by=candidate.method,
         placement=candidate.placement,
+        starts=starts,
         build_ms=candidate.build_ms,
     )
     if isinstance(candidate, Refused):
@@ -56,6 +71,7 @@ def _solved(problem: Problem, options: Options | None) -> tuple[Row, Bound]:
         method="auto",
         made_by=best.provenance.method,
         placement=best.placement,
+        starts=best.requires.starts,
         build_ms=1000 * (time.perf_counter() - began),
         metrics=best.metrics,
     )

@@ -19,6 +19,8 @@ class Row(Record):
         What was asked for.
     made_by
         The method that made the plan: another one where ``auto`` was asked for.
+    starts
+        The first layer of each stage, where the problem left the cut open; None where it gave the stages.
     build_ms
         Wall-clock milliseconds to know.
     metrics
@@ -33,6 +35,7 @@ class Row(Record):
     made_by: str
     placement: Placement
     build_ms: float
+    starts: list[int] | None = None
     metrics: Metrics | None = None
     why_not: str | None = None
     legal: bool = False

@@ -101,6 +101,21 @@ def better_cuts(problem: Problem, *, effort: int = QUICK, stop: Callable[[], boo
             return
 
 
+def first_cuts(problem: Problem, *, effort: int = QUICK) -> list[Cut]:
+    """Return the cut of a problem's open layers that is found at once for each placement, where one is.
+
+    Raises
+    ------
+    InfeasibleError, MethodError, InvalidInputError
+        As ``partition`` does.
+    """
+    race = Race(problem, problem.placements, effort=effort)
+    for _ in race.steps():
+        if race.best_ms < float("inf"):
+            break
+    return [search.best for search in race.searches if search.best is not None]
+
+
 class Race:
     """One search per placement; those that fell behind the best one's plan are left alone.
 

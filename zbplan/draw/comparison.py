@@ -13,12 +13,25 @@ from zbplan.draw.labels import bound_label, bytes_label, placement_label
 
 
 def lines(comparison: Comparison) -> Iterator[RenderableType]:
-    """Yield a table with a row per method, then the bound, then why some methods have no plan."""
+    """Yield a table with a row per method, then the bound, how layers were cut, and why some methods have no plan."""
     yield _table(comparison.rows)
     yield Text(f"* best\n\n{bound_label(comparison.bound)}")
+    for placement, starts in _cuts(comparison.rows).items():
+        yield Text(f"{placement}: stages begin at layers {starts}")
     for row in comparison.rows:
         if row.why_not is not None:
-            yield Text(f"{row.method} ({placement_label(row.placement)}) is not legal: {row.why_not}")
+            yield Text(f"{row.method} ({_placement(row)}) is not legal: {row.why_not}")
+
+
+def _cuts(rows: Sequence[Row]) -> dict[str, str]:
+    """Return how layers were cut for each placement; nothing where the stages were given."""
+    return {_placement(row): " ".join(map(str, row.starts)) for row in rows if row.starts is not None}
+
+
+def _placement(row: Row) -> str:
+    """Return the placement's name, with its stages per device where layers were cut for several that share it."""
+    name = placement_label(row.placement)
+    return f"{name} x{len(row.placement[0])}" if name == "interleaved" and row.starts is not None else name
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -31,7 +44,7 @@ def _table(rows: Sequence[Row]) -> Table:
     for row in rows:
         method = f"{'*' if row.best else ' '} {row.method}"
         style = "bold" if row.best else None
-        table.add_row(method, *_costs(row), placement_label(row.placement), style=style)
+        table.add_row(method, *_costs(row), _placement(row), style=style)
     return table
 
 

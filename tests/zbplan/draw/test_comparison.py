@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from tests.zbplan.test_comparison import COMPARISON
+from tests.zbplan.test_comparison import COMPARISON, metrics
+from zbplan.comparison import Comparison, Row
 from zbplan.draw.comparison import lines
+from zbplan.plan import Bound
 
 
 def test_table_fits_80_columns_and_says_why_not() -> None:
@@ -24,3 +26,19 @@ def test_table_fits_80_columns_and_says_why_not() -> None:
         "bound 99 ms, gap 1.00%: work",
         "gpipe (linear) is not legal: takes too much",
     ]
+
+
+def test_the_cut_of_open_layers_is_told_for_each_placement() -> None:
+    cut = {"metrics": metrics(100.0), "build_ms": 1.0}
+    rows = [
+        Row(method="zb_v", made_by="zb_v", placement=[[0, 3], [1, 2]], starts=[0, 2, 3, 5], **cut),
+        Row(method="auto", made_by="planner", placement=[[0, 2], [1, 3]], starts=[0, 1, 3, 5], **cut),
+        Row(method="gpipe", made_by="gpipe", placement=[[0, 2], [1, 3]], starts=[0, 1, 3, 5], **cut),
+    ]
+    console = Console(width=80)
+    with console.capture() as capture:
+        for part in lines(Comparison.of("0", rows, Bound.of(99.0, 100.0, "work"))):
+            console.print(part)
+    shown = [line.rstrip() for line in capture.get().splitlines()]
+    assert [line.split()[-1] for line in shown[2:5]] == ["v", "x2", "x2"]
+    assert shown[-2:] == ["v: stages begin at layers 0 2 3 5", "interleaved x2: stages begin at layers 0 1 3 5"]
