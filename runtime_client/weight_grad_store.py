@@ -251,7 +251,9 @@ def _forward_through(store: WeightGradStore, *, out_first: bool) -> Callable[[nn
 
     def forward(linear: Any, x: Tensor) -> Tensor:
         weight, bias = linear.weight, linear.bias
-        if not (torch.is_grad_enabled() and _can_wait(weight, bias)):
+        # torch.func sees through no Function of this kind, so what it transforms (vmap, grad) does not wait.
+        transformed = torch._C._are_functorch_transforms_active()
+        if transformed or not (torch.is_grad_enabled() and _can_wait(weight, bias)):
             return plainly(x, weight, bias)
         # Autocast leaves float64 alone.
         if torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.float64:
@@ -266,7 +268,11 @@ def _conv1d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class _DeferredLinear(torch.autograd.Function):
-    """A Linear whose weight gradient goes through a store; bit for bit what autograd computes."""
+    """A Linear whose weight gradient goes through a store; bit for bit what autograd computes.
+
+    Only what autocast casts once for several uses (a weight, a stage's input) autograd adds up in low precision, and
+    this in the tensor's own.
+    """
 
     @staticmethod
     def forward(

@@ -51,6 +51,18 @@ class Autocast(nn.Module):
             return self.inner(x)
 
 
+class Transformed(nn.Module):
+    """Runs Linears inside torch.func's transformations, and one outside of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mapped, self.differentiated, self.plain = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mapped = torch.func.vmap(self.mapped)(x.reshape(-1, 6)).view_as(x)
+        return mapped + torch.func.grad(lambda z: torch.tanh(self.differentiated(z)).sum())(x) + self.plain(x)
+
+
 class FrozenWeight(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -88,6 +100,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "conv1d in bfloat16": lambda: nn.Sequential(Conv1D(9, 6), nn.GELU(), Conv1D(6, 9)).bfloat16(),
     "bfloat16": lambda: nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 6)).bfloat16(),
     "bfloat16 autocast": Autocast,
+    "transformed": Transformed,
     "parametrized": lambda: parametrizations.weight_norm(nn.Linear(6, 6)),
 }
 SHAPES = [(5, 6), (3, 5, 6), (2, 3, 5, 6), (6,)]
