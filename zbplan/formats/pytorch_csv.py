@@ -160,10 +160,14 @@ def to_plan(rows: Rows, problem: Problem) -> Plan:
     ------
     InvalidInputError
         Naming rank and column of an op that does not exist in the problem, that stands twice, or whose stage another
-        rank runs too; or the op that is missing.
+        rank runs too; or the op that is missing. Also where the problem leaves the cut of its layers open.
     DeadlockError
         If the ranks wait for each other for ever.
     """
+    if problem.open_layers is not None:
+        found_open = "'auto' with a profile of layers, and a CSV does not say how they were cut in stages"
+        needed = "the problem of the cut that the CSV was made for, as zbplan partition -o writes it"
+        raise InvalidInputError([Finding("$.placement", found_open, needed)])
     found = list(_ops(rows))
     findings = [*_wrong_ops(found, problem), *_missing_ops(found, problem)]
     if len(rows) != problem.devices:

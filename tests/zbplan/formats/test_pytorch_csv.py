@@ -188,3 +188,11 @@ def test_what_a_plan_counts_on_and_the_csv_does_not_say_is_told() -> None:
     post = plan_of(problem.model_copy(update={"optimizer": "post_validated"}), fused.orders())
     (sentence,) = lost(post)
     assert sentence.startswith(f"the plan's {post.metrics.iteration_ms:g} ms count on a post-validated optimizer")
+
+
+def test_a_csv_is_not_read_where_it_is_open_how_layers_are_cut() -> None:
+    layers = {"count": 2, "t_f_ms": 1, "t_b_ms": 1, "t_w_ms": 1, "m_b_bytes": 1, "m_w_bytes": 1}
+    profile = {"stages": 1, **{name: 1 for name in layers if name != "count"}, "t_comm_ms": 0, "layers": layers}
+    problem = Problem.parse({"profile": profile, "devices": 2, "microbatches": 1})
+    with pytest.raises(InvalidInputError, match=r"needed the problem of the cut that the CSV was made for"):
+        to_plan(read("0F0,0B0\n1F0,1B0\n"), problem)
