@@ -58,7 +58,7 @@ class InfeasibleError(ZbplanError):
         self.limit_bytes = tuple(limit_bytes)
         self.smallest_limit_bytes = tuple(smallest_limit_bytes)
         short = [
-            f"device {device} has {limit:g} and needs {smallest:g}"
+            f"device {device} has {limit:.15g} and needs {smallest:.15g}"
             for device, (limit, smallest) in enumerate(zip(limit_bytes, smallest_limit_bytes, strict=True))
             if limit is not None and limit < smallest
         ]

@@ -67,6 +67,11 @@ def test_where_no_cut_fits_it_is_said_to_be_proven(
         partition(problem, placements=[placement], effort=1_000)
 
 
+def test_the_limits_that_would_do_are_told_to_the_byte() -> None:
+    limits, smallest = [10_000_000.0, 10_000_000.0], [77_253_164.0, 73_711_671.0]
+    assert "device 0 has 10000000 and needs 77253164" in str(InfeasibleError(limits, smallest))
+
+
 def test_a_search_that_gives_up_proves_nothing() -> None:
     placement, static, limits = HARD[0]
     weights = Weights.of(scattered(static, [limit - 1 for limit in limits]), placement)
