@@ -337,7 +337,7 @@ class Model:
         for device in self.devices if self.instance.post_validated else range(self.instance.devices):
             ops = [op for op in self.ops.on(device) if op in self.start]
             begin: Any = 0
-            if self.instance.post_validated:
+            if self.instance.post_validated and device != self.instance.device_of[0]:
                 begin = self.model.new_int_var(0, self.horizon, f"begin.{device}")
                 self.model.add_hint(begin, int(self._hinted.start[self.incumbent.offsets[device]]))
                 for op in ops:

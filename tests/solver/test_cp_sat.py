@@ -76,6 +76,17 @@ def test_a_start_that_contradicts_itself_does_no_harm(monkeypatch: pytest.Monkey
         assert (outcome.status, outcome.bound) == ("OPTIMAL", optimum(problem.instance())), seed
 
 
+def test_a_span_of_many_ticks_is_settled_where_microbatches_differ() -> None:
+    """Were the whole schedule free to move in time, refuting one tick after the other would take for ever."""
+    profile = {"stages": 2, "t_f_ms": [6.599, 0], "t_b_ms": 9.811471, "t_w_ms": 2.1, "splittable": [True, False]}
+    held = {"m_b_bytes": [[2, 3], 3], "m_w_bytes": 0, "t_comm_ms": 1}
+    for placement, devices in (("v", 1), ("linear", 2)):
+        asked = {"placement": placement, "devices": devices, "microbatches": 2, "optimizer": "post_validated"}
+        problem = Problem.parse({"profile": {**profile, **held}, **asked})
+        outcome = solve_cp_sat(problem.instance(), start_of(problem), time_limit_s=20, settings=Settings(workers=1))
+        assert (outcome.status, outcome.bound) == ("OPTIMAL", optimum(problem.instance())), placement
+
+
 def solve_logged(problem: Problem) -> str:
     lines: list[str] = []
     solve_cp_sat(problem.instance(), start_of(problem), time_limit_s=30, settings=Settings(log=lines.append))
