@@ -40,6 +40,11 @@ class CutAnswers:
             if self._on_incumbent is not None:
                 self._on_incumbent(self.best, self.best.bound.iteration_ms)
 
+    def settle(self, plan: Plan) -> None:
+        """Take the last word on the best plan: bounds that it was offered with may have been struck out since."""
+        if plan.plan_id == self.plan.plan_id:
+            self.plan, self.best = plan, plan.answering(self._problem, self.best.requires.starts or ())
+
     def on(self, starts: Sequence[int], placement: Placement) -> Plan | None:
         """Return the best plan if it stands on a cut, else None."""
         same = self.best.requires.starts == list(starts) and self.best.placement == placement

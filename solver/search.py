@@ -74,6 +74,13 @@ class Lane:
         """The best plan with the best bound."""
         return self.plan.with_bound(self.bound_ms, self.bound.reason)
 
+    def resume(self, answer: Plan) -> None:
+        """Take over an earlier answer on this placement: its plan if it is better, its bound if it proves more."""
+        if answer.metrics.iteration_ms < self.plan.metrics.iteration_ms:
+            self.plan = answer
+        if answer.bound.iteration_ms > self.bound_ms:
+            self.proven = LowerBound(self.instance.clock.units(answer.bound.iteration_ms), answer.bound.reason)
+
     def strike_lies(self) -> None:
         """Disbelieve every part that claims more than the plan takes."""
         self.liars |= {part for part, claim in self.claims.items() if claim.ticks > self.ticks}

@@ -103,7 +103,7 @@ def _begun(
     began_s: float,
     known: Plan | None = None,
 ) -> Search:
-    """Return a search with the best constructive plan of each placement, or with a known plan that is better."""
+    """Return a search with the best constructive plan of each placement, and with what a known answer says beside."""
     late_s = began_s + _time_limit_s(problem, options) + GRACE_S
 
     def stop() -> bool:
@@ -111,8 +111,8 @@ def _begun(
 
     lanes = [_lane(problem, built, stop) for built in best_per_placement(_constructive(problem), stop=stop)]
     for lane in lanes:
-        if known is not None and _is_better(known, lane):
-            lane.plan = check(known)
+        if known is not None and known.placement == lane.placement:
+            lane.resume(check(known))
     return Search(
         problem,
         lanes,
@@ -122,10 +122,6 @@ def _begun(
         cancelled=cancelled,
         on_incumbent=on_incumbent,
     )
-
-
-def _is_better(plan: Plan, lane: Lane) -> bool:
-    return plan.placement == lane.placement and plan.metrics.iteration_ms < lane.plan.metrics.iteration_ms
 
 
 def _improved(search: Search, parts: tuple[Part, ...]) -> Plan:
@@ -214,7 +210,9 @@ class _CutSolve:
         """Solve the best cut."""
         if not self._cancelled() and time.monotonic() - self._began_s < self._limit_s:
             search = self._search(self._answers.best.requires.starts or (), self._answers.plan.placement)
-            self._runs += _improved(search, _parts(self._problem, self._options)).provenance.parts
+            answer = _improved(search, _parts(self._problem, self._options))
+            self._answers.settle(answer)
+            self._runs += answer.provenance.parts
 
     def _search(self, starts: Sequence[int], placement: Placement) -> Search:
         """Begin to search on a cut, from the best plan if that stands on it; what is found becomes an answer."""

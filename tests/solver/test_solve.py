@@ -296,6 +296,18 @@ def test_a_warm_start_on_no_cut_of_the_open_layers_is_of_no_use(
     assert plan.provenance.parts[0].outcome.startswith(outcome)
 
 
+def test_a_bound_that_is_struck_out_does_not_stand_for_open_layers_either() -> None:
+    def lying(search: Search, lane: Lane) -> None:
+        search.raise_bound(lane, LowerBound(lane.ticks, "a lie"), "liar")
+        search.raise_bound(lane, LowerBound(lane.ticks + 1, "a greater one"), "liar")
+
+    asked = open_layers(method="gpipe", memory_limit=None)
+    plan = solve(asked, options=Options(parts=(lying,)))
+    cut = asked.cut(plan.requires.starts or (), plan.placement)
+    assert plan.bound == solve(cut, options=QUICK).bound
+    assert plan.bound.gap > 0
+
+
 def test_a_named_method_has_its_cut_searched_too() -> None:
     plan = solve(open_layers(method="1f1b"), options=Options(time_limit_s=2))
     assert (plan.provenance.method, validate(plan)) == ("1f1b", [])
