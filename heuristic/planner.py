@@ -26,11 +26,11 @@ RUNG = 50_000
 QUICK = 200_000
 """Scheduled ops of an effort that takes about a twentieth of a second."""
 
-THOROUGH = 50_000_000
-"""Scheduled ops of an effort that takes up to about ten seconds."""
+THOROUGH = 75_000_000
+"""Scheduled ops of an effort that takes up to about fifteen seconds."""
 
-SEARCH, MOST_SEARCHES = 9_000, 8
-"""Schedules that make a search, after which another one begins anew; and the most searches."""
+SEARCH = 18_000
+"""Schedules from which on the last third of the effort goes into another search, which begins anew."""
 
 POLICIES = 0.3
 """Part of the effort that goes into policies; the rest anneals."""
@@ -79,9 +79,9 @@ def improvements(
     """
     floor = least_work(instance)
     best = min((iteration(instance, orders) for orders in starts), default=UNLIMITED)
-    searches = min(MOST_SEARCHES, max(1, effort // (SEARCH * int(instance.duration[:3].size))))
-    for seed in range(searches):
-        tries = _Search(instance, starts, seed).tries(effort // searches)
+    anew = effort // 3 if effort >= SEARCH * int(instance.duration[:3].size) else 0
+    for seed, part in enumerate((effort - anew, anew)):
+        tries = _Search(instance, starts, seed).tries(part)
         while best > floor and not (best < UNLIMITED and stop()):
             objective, orders = next(tries, (UNLIMITED, None))
             if orders is None:
