@@ -29,7 +29,7 @@ QUICK = 200_000
 THOROUGH = 75_000_000
 """Scheduled ops of an effort that takes up to about fifteen seconds."""
 
-SEARCH = 18_000
+SEARCH = 3_000
 """Schedules from which on the last third of the effort goes into another search, which begins anew."""
 
 POLICIES = 0.3
