@@ -42,13 +42,15 @@ class Ranks:
     def share(self, value: Any, source: int) -> Any:
         """Return on every device the source device's value."""
         box = [value]
-        dist.broadcast_object_list(box, src=self.members[source], group=self._talk)
+        with every_rank():
+            dist.broadcast_object_list(box, src=self.members[source], group=self._talk)
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
         """Return on every device the values of all."""
         values: list[Any] = [None] * self.count
-        dist.all_gather_object(values, value, group=self._talk)
+        with every_rank():
+            dist.all_gather_object(values, value, group=self._talk)
         return values
 
     def gather_twins(self, value: Any) -> list[Any]:
@@ -56,12 +58,14 @@ class Ranks:
         if self._twins is None:
             return [value]
         values: list[Any] = [None] * self._twin_count
-        dist.all_gather_object(values, value, group=self._twins)
+        with every_rank():
+            dist.all_gather_object(values, value, group=self._twins)
         return values
 
     def meet(self) -> None:
         """Wait for all devices."""
-        dist.barrier(group=self._talk)
+        with every_rank():
+            dist.barrier(group=self._talk)
 
     def raise_together(self, error: MeasurementError | None) -> None:
         """Raise on every process the first device's error, if any has one."""
@@ -69,6 +73,24 @@ class Ranks:
         for messages in self.gather_twins(pipeline):
             if messages:
                 raise MeasurementError(messages[0], on_every_rank=True) from error
+
+
+@contextmanager
+def every_rank() -> Iterator[None]:
+    """Do within the block what takes every rank.
+
+    Raises
+    ------
+    MeasurementError
+        If it fails, most often because another rank is gone.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise MeasurementError(
+            f"rank {dist.get_rank()}, measuring with the others: found {type(error).__name__}: "
+            f"{' '.join(str(error).split())}; needed every rank to take part: look for the rank that failed first"
+        ) from error
 
 
 @contextmanager

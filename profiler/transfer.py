@@ -12,6 +12,7 @@ from torch import Tensor
 
 from profiler.clock import clock_for
 from profiler.microbatch import Tensors
+from profiler.ranks import every_rank
 from profiler.samples import Steps
 from zbplan.duration import NEVER, Duration
 
@@ -126,5 +127,6 @@ def _exchange(*, send: Sequence[Tensor], receive: Sequence[Tensor], peer: int) -
     """Send and receive as the runtime does, all tensors of a transfer in one batch."""
     ops = [dist.P2POp(dist.isend, tensor, peer) for tensor in send]
     ops += [dist.P2POp(dist.irecv, tensor, peer) for tensor in receive]
-    for work in dist.batch_isend_irecv(ops):
-        work.wait()
+    with every_rank():
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()

@@ -118,9 +118,27 @@ def broken_model(count: int) -> StagedModel:
     return model([*(Emulated() for _ in range(count - 1)), Broken()])
 
 
+def leaving_model(count: int) -> StagedModel:
+    """The same, but the process that holds the last stage ends in B."""
+    return model([*(Emulated() for _ in range(count - 1)), Leaving()])
+
+
 def scattered_model(count: int) -> StagedModel:
     """Stages whose ops take 70 to 130 % of their time, by turns."""
     return model([Emulated(jitter=(0.7, 1.0, 1.3, 0.7, 1.3)) for _ in range(count)])
+
+
+class Leaving(nn.Module):
+    """Ends its process in B."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = x * self.weight
+        output.register_hook(lambda _: os._exit(0))
+        return output
 
 
 class Broken(nn.Module):

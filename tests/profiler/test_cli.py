@@ -60,6 +60,15 @@ def test_a_failing_stage_ends_all_ranks_with_one_message(tmp_path: Path) -> None
     assert not (tmp_path / "profile.json").exists()
 
 
+def test_a_process_that_is_gone_ends_the_others_with_a_message(tmp_path: Path) -> None:
+    options = ["--engine-mode", "fused", "--warmup", "1", "--samples", "3", "--output", str(tmp_path / "profile.json")]
+    status, _, stderr = torchrun(2, "profiler", "tests.profiler.emulated:leaving_model", *options)
+    assert status != 0
+    assert "python -m profiler: rank 0, measuring with the others: found " in stderr
+    assert "needed every rank to take part: look for the rank that failed first" in stderr
+    assert not (tmp_path / "profile.json").exists()
+
+
 def run(*arguments: str) -> int:
     return main([*arguments, "--device", "cpu", "--warmup", "1", "--samples", "3"])
 
