@@ -29,6 +29,7 @@ from runtime_client.step_guard import StepGuard
 from runtime_client.tracing import Tracer
 from runtime_client.transfers import check_transfers
 from zbplan.plan import Plan
+from zbplan.record import canonical_json
 from zbplan.trace import Trace
 from zbplan.validate import check
 
@@ -104,7 +105,9 @@ class PlanSchedule:
         held = [stages] if isinstance(stages, PipelineStage) else sorted(stages, key=lambda stage: stage.stage_index)
         findings = job_findings(held, plan, microbatches, starts)
         findings += reduction_findings(held, data_parallel_group, overlap_grad_reduce)
-        agree(plan.to_json().encode(), findings, group=held[0].group)
+        # Ranks that each planned for themselves hold one plan, though its search took them different times.
+        content = canonical_json(plan.model_dump(mode="json", exclude={"provenance"}))
+        agree(content.encode(), findings, group=held[0].group)
         actions, forward_actions = lower(check(plan)), lower(plan, forward_only=True)
         for listed in (actions, forward_actions):
             check_transfers(listed, plan.placement)

@@ -18,7 +18,7 @@ from runtime_client.agreement import agree
 from tests.runtime_client.models import mean_loss, text_stages
 from tests.runtime_client.plans import random_plan, zb_h1
 from zbplan.errors import ZbplanError
-from zbplan.plan import Plan
+from zbplan.plan import PartRun, Plan
 
 
 def schedule(plan: Plan, microbatches: int | None = None) -> str:
@@ -46,8 +46,13 @@ def scenarios(url: str, cache: str) -> dict[str, Callable[[], str | None]]:
         "a finding on rank 1": lambda: agree(b"content", ["found é", "found ï"] if rank == 1 else []),
         "a finding too long to send": lambda: agree(b"content", ["é" * 4000] if rank == 0 else []),
         "two valid plans": lambda: schedule(random_plan([[0], [1]], 4, seed=rank)),
+        "one plan, found in different times": lambda: schedule(plan.with_parts([found_in(rank)])),
         "two numbers of microbatches": lambda: schedule(plan, microbatches=4 + rank),
     }
+
+
+def found_in(seconds: float) -> PartRun:
+    return PartRun(part="planner", ran_s=seconds, outcome="done")
 
 
 def with_turned_bit(scenario: Callable[[], str]) -> str:

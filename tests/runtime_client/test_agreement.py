@@ -32,6 +32,12 @@ def test_ranks_that_agree_go_on(start_up: StartUp) -> None:
     assert start_up.of("same content") == [("returned", None)] * RANKS
 
 
+def test_ranks_that_each_planned_for_themselves_hold_one_plan(start_up: StartUp) -> None:
+    (first, *others) = start_up.of("one plan, found in different times")
+    assert first[0] == "returned"
+    assert others == [first] * (RANKS - 1)
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What rank 0 ends with where rank 1 has left."""
