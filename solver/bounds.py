@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -118,10 +118,15 @@ def residence(least: Least) -> LowerBound:
     return LowerBound(bounds[device], f"memory on device {device}: what each microbatch holds, and for how long")
 
 
-@lru_cache(maxsize=1)
+_WINDOWS: WeakKeyDictionary[Least, tuple[Window, ...]] = WeakKeyDictionary()
+"""Of the least times that are in use: they take long, and several bounds need them."""
+
+
 def windows_of(least: Least) -> tuple[Window, ...]:
     """Return what every device must wait for."""
-    return tuple(window_of(least, device) for device in range(least.instance.devices))
+    if least not in _WINDOWS:
+        _WINDOWS[least] = tuple(window_of(least, device) for device in range(least.instance.devices))
+    return _WINDOWS[least]
 
 
 Rule = Callable[[Least], LowerBound]
