@@ -145,12 +145,11 @@ class Race:
             raise InvalidInputError([Finding("$.placement", f"{problem.placement!r}", needed)])
         for placement in placements if exact else ():
             require_few_cuts(layers.count, stages_in(placement))
-        self.searches: list[Search] = []
+        self.searches = [Search(problem, each, effort=effort, stop=self.stopped) for each in placements]
         self._exact = exact
         self._fair = fair
         self._stop = stop
         self._begun = False
-        self.searches += [Search(problem, each, effort=effort, stop=self.stopped) for each in placements]
 
     @property
     def best_ms(self) -> float:
