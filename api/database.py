@@ -10,15 +10,17 @@ from typing import NoReturn
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from api.libpq import patience
 from api.schema import upgrade
 from zbplan.errors import Finding, InvalidInputError
 
-OUT_OF_ORDER = (OperationalError, InterfaceError)
-"""What is raised when the database is away, full or locked: it may heal."""
+OUT_OF_ORDER = (OperationalError, InterfaceError, InternalError, NoConnectionError)
+"""What is raised when the database is away, full, locked, read-only for a while, or holds all connections up: it may
+heal."""
 
 BUSY_S = 30
 """How long a SQLite writer waits for another."""

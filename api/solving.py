@@ -31,7 +31,7 @@ def solve_claimed(settings: Settings, claim: Claim) -> Found | None:
     ------
     Refusal
         If there is none.
-    OperationalError, InterfaceError
+    OUT_OF_ORDER
         If the store is out of order before the solve begins.
     """
     claims = Claims(database_at(settings.database_url))

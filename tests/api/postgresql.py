@@ -52,6 +52,16 @@ class PostgreSQL:
             )
         wait_until(lambda: accepts(self._folder))
 
+    def read_only(self, only: bool) -> None:
+        """Let new connections write or not, as after a failover, and end all others."""
+        with psycopg.connect(host=str(self._folder), user="zbplan", dbname="postgres", autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER DATABASE postgres SET default_transaction_read_only = {only}")
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            )
+
     def stop(self) -> None:
         """End every connection and the server."""
         if self._server is not None:

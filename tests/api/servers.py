@@ -69,6 +69,9 @@ class Server:
     def database(self) -> Path:
         return self.folder / DATABASE
 
+    def log(self) -> str:
+        return (self.folder / "log.txt").read_text()
+
     def client(self, **options: Any) -> httpx.Client:
         headers = {"Accept-Encoding": "identity", **options.pop("headers", {})}
         return httpx.Client(base_url=self.url, timeout=TIMEOUT_S, headers=headers, **options)

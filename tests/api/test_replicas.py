@@ -109,6 +109,20 @@ def test_plan_found_during_an_outage_is_kept_past_the_time_of_its_solve(tmp_path
     assert (done["status"], done["plan"]["provenance"]["method"]) == ("done", "renamed")
 
 
+def test_solve_outlasts_a_database_that_only_reads_for_a_while(tmp_path: Path, database: PostgreSQL) -> None:
+    with running(tmp_path, database_url=database.url, lease_s=60) as server:
+        key = server.begin(problem("held"))
+        path = f"/v1/plans/{key}"
+        database.read_only(True)
+        server.let(key, "release")
+        wait_until(lambda: "the store cannot be used" in server.log())
+        assert server.get(path).json()["status"] == "solving"
+        assert server.post(problem()).status_code == 503
+        database.read_only(False)
+        assert server.get(path, Prefer="wait=30").json()["status"] == "done"
+        assert len(server.begun(key)) == 1
+
+
 def outlast(database: PostgreSQL, server: Server) -> None:
     """Stop the database during a solve; afterwards all must be as if nothing had been."""
     key = server.begin(problem("held"))
