@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from api.refusal import Refusal, document
 from api.settings import Settings
@@ -32,7 +33,7 @@ class Intake:
         Raises
         ------
         Refusal
-            Unless it is declared as JSON, comes in soon enough, and neither it nor all that come in at once are too
+            Unless it is declared as JSON, comes in whole and soon enough, and neither it nor all that come in at once are too
             large, which is judged meanwhile.
         """
         media_type = request.headers.get("content-type", "nothing").partition(";")[0].strip().lower()
@@ -45,6 +46,9 @@ class Intake:
         except TimeoutError:
             finding = Finding("$", f"no end of the body within {self._most_s:g} s", "a body that comes in faster")
             raise Refusal(document("too_slow", 408, "The body comes in too slowly", str(finding), [finding])) from None
+        except ClientDisconnect:
+            finding = Finding("$", "a client that is gone", "the whole body")
+            raise Refusal(document("cut_off", 400, "The body ends too early", str(finding), [finding])) from None
 
     async def _read(self, request: Request) -> bytes:
         body = bytearray()

@@ -20,7 +20,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def logged(server: Server) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (server.folder / "log.txt").read_text().splitlines()]
+    return [json.loads(line) for line in server.log().splitlines()]
 
 
 def metrics(server: Server) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

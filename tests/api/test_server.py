@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 from pathlib import Path
@@ -44,6 +45,18 @@ def test_slow_body_does_not_hold_a_connection(tmp_path: Path) -> None:
             answer = b"".join(iter(lambda: connection.recv(4096), b""))
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"urn:zbplan:error:too_slow" in answer
+
+
+def test_client_that_goes_away_amid_its_body_is_no_failure_of_the_service(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        address = httpx.URL(server.url)
+        with socket.create_connection((address.host, address.port or 80), timeout=30) as connection:
+            head = f"POST /v1/plans HTTP/1.1\r\nHost: {address.host}\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        wait_until(lambda: '"path": "/v1/plans"' in server.log())
+        (noted,) = [line for line in map(json.loads, server.log().splitlines()) if line.get("path") == "/v1/plans"]
+        assert noted["status"] == 400
+        assert "Traceback" not in server.log()
 
 
 def test_slow_bodies_do_not_fill_the_memory(tmp_path: Path) -> None:
