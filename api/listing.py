@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC
 from typing import Annotated, Literal
 
@@ -20,6 +21,9 @@ Kind = Literal["linear", "interleaved", "v", "auto", "custom"]
 """How a problem names its placement; ``custom`` where it lists the stages of each device."""
 
 Optimizer = Literal["synchronous", "post_validated"]
+
+_CURSOR = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z_[0-9a-f]{64}", re.ASCII)
+"""When a problem was submitted, and its key."""
 
 
 class Summary(Record):
@@ -62,7 +66,7 @@ def _known(method: str) -> str:
 
 
 def _of_a_page(cursor: str) -> str:
-    if "_" not in cursor:
+    if not _CURSOR.fullmatch(cursor):
         raise ValueError("the `next` of another part of the list")
     return cursor
 

@@ -95,6 +95,8 @@ def test_filters_over_http(server: Server) -> None:
         ("since=2026-01-01T00:00:00", "query.since"),
         ("until=0001-01-01T00:00:00%2B23:59", "query.until"),
         ("cursor=x", "query.cursor"),
+        ("cursor=9999_", "query.cursor"),
+        ("cursor=2026-01-01T00:00:00.000000Z_" + "g" * 64, "query.cursor"),
         ("model=gpt", "query.model"),
     ],
 )
