@@ -10,6 +10,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DataError, SQLAlchemyError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from api.refusal import MEDIA_TYPE, ErrorDocument, Refusal, document
 from zbplan.errors import Finding
@@ -48,7 +49,14 @@ async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
     title = HTTPStatus(error.status_code).phrase
     detail = f"found {request.method} {request.url.path[:200]}; needed one of the routes in /openapi.json"
-    return answer(document("http", error.status_code, title, detail), **(error.headers or {}))
+    headers = {**(error.headers or {}), **({"Allow": _allowed(request)} if error.status_code == 405 else {})}
+    return answer(document("http", error.status_code, title, detail), **headers)
+
+
+def _allowed(request: Request) -> str:
+    """Return the methods of every route of a path: the router names those of the first one."""
+    matching = (route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({method for route in matching for method in route.methods}))
 
 
 async def _wrong_parameters(_: Request, error: Exception) -> Response:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.routing import Route
 
 from api.answers import HANDLERS
 from api.database import Database
@@ -37,6 +38,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.router.routes.append(DIRECT)
     for router in ROUTERS:
         app.include_router(router)
+    own = (route for router in ROUTERS for route in router.routes)
+    app.state.routes = [route for route in (*app.router.routes, *own) if isinstance(route, Route)]
     for error, handler in HANDLERS.items():
         app.add_exception_handler(error, handler)
     app.add_middleware(Guard, settings=settings)

@@ -54,12 +54,12 @@ def respond(
     media_type: str = "application/json",
     **headers: str,
 ) -> Response:
-    """Send a representation, compressed if the client takes that, or 304 to a GET by a client that has it."""
+    """Send a representation, compressed if the client takes that, or 304 to a reader that has it."""
     etag, body = representation.etag, representation.body
     sent = {"Cache-Control": caching, "Vary": "Accept-Encoding", **headers}
     if representation.coded and (coding := coding_for(request)) is not None:
         etag, body = tag_of(etag, coding), representation.coded[coding]
         sent["Content-Encoding"] = coding
-    if request.method == "GET" and has(request, representation.etag):
+    if request.method in ("GET", "HEAD") and has(request, representation.etag):
         return Response(status_code=304, headers={"ETag": etag, "Cache-Control": caching, "Vary": "Accept-Encoding"})
     return Response(body, status, {"ETag": etag, **sent}, media_type=media_type)

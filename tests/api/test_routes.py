@@ -79,6 +79,16 @@ def test_what_the_client_has_is_not_sent_again(server: Server, form: str) -> Non
     assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
 
 
+def test_head_is_answered_as_a_get_without_its_body(server: Server) -> None:
+    path = f"/v1/plans/{server.post(problem(), wait_s=30).json()['key']}"
+    whole = server.get(path)
+    with server.client() as client:
+        head = client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == str(len(whole.content))
+        assert client.head(path, headers={"If-None-Match": whole.headers["etag"]}).status_code == 304
+
+
 def test_plan_is_compressed_for_who_takes_it(server: Server) -> None:
     path = f"/v1/plans/{server.post(problem(microbatches=30), wait_s=30).json()['key']}"
     plain = server.get(path)
@@ -169,12 +179,26 @@ def test_unknown_plan(server: Server, path: str) -> None:
     assert_problem_details(server.get(path), 404, "not_found")
 
 
-def test_unknown_route_and_method(server: Server) -> None:
+def test_unknown_route(server: Server) -> None:
     assert_problem_details(server.get("/v1/nothing"), 404, "http")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/plans", "GET, POST"),
+        ("/v1/plans/nothing", "DELETE, GET, HEAD"),
+        ("/v1/plans/nothing.csv", "DELETE, GET"),  # a key may be anything until it is looked for
+        ("/v1/sweeps/nothing", "DELETE, GET"),
+        ("/healthz", "GET"),
+        ("/openapi.json", "GET, HEAD"),
+    ],
+)
+def test_method_that_a_path_does_not_have_is_told_all_that_it_has(server: Server, path: str, allowed: str) -> None:
     with server.client() as client:
-        answer = client.put("/v1/plans")
+        answer = client.put(path)
     assert_problem_details(answer, 405, "http")
-    assert "POST" in answer.headers["allow"]
+    assert answer.headers["allow"] == allowed
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json-seq"}])
