@@ -33,8 +33,8 @@ class Intake:
         Raises
         ------
         Refusal
-            Unless it is declared as JSON, comes in whole and soon enough, and neither it nor all that come in at once are too
-            large, which is judged meanwhile.
+            Unless it is declared as JSON, comes in whole and soon enough, and neither it nor all that come in at once
+            are too large, which is judged meanwhile.
         """
         media_type = request.headers.get("content-type", "nothing").partition(";")[0].strip().lower()
         if media_type != "application/json":
