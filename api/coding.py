@@ -6,7 +6,8 @@ import gzip
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from importlib.util import find_spec
+
+import zstandard
 
 GZIP_LEVEL = 6
 ZSTD_LEVEL = 9
@@ -22,17 +23,10 @@ def _gzip(body: bytes) -> bytes:
 
 
 def _zstd(body: bytes) -> bytes:
-    import zstandard
-
-    content: bytes = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(body)
-    return content
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(body)
 
 
-# A Python without zstandard serves gzip alone: nobody is sent what they do not ask for.
-_CODINGS: Mapping[str, Callable[[bytes], bytes]] = {
-    **({"zstd": _zstd} if find_spec("zstandard") else {}),
-    "gzip": _gzip,
-}
+_CODINGS: Mapping[str, Callable[[bytes], bytes]] = {"zstd": _zstd, "gzip": _gzip}
 """What there is, the best first."""
 
 

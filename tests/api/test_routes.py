@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import zstandard
 
 from api.listing import Summary
 from api.resource import PlanResource
@@ -105,7 +106,6 @@ def test_plan_is_compressed_for_who_takes_it(server: Server) -> None:
 
 
 def test_plan_comes_by_zstd_to_who_takes_it(server: Server) -> None:
-    zstandard = pytest.importorskip("zstandard")
     path = f"/v1/plans/{server.post(problem(microbatches=30), wait_s=30).json()['key']}"
     plain, headers = server.get(path), {"Accept-Encoding": "gzip, zstd"}
     with server.client() as client, client.stream("GET", path, headers=headers) as answer:
