@@ -21,8 +21,8 @@ import numpy as np
 
 from zbplan.instance import Instance, IntArray
 
-MAX_HORIZON = 1 << 40
-"""Units on the axis at most."""
+MAX_HORIZON = 1 << 30
+"""Units on the axis at most: a billionth is far finer than what counts as proven."""
 
 FRACTION = 60
 """By how much units are finer at most where objectives may be means of paths."""

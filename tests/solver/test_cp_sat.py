@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from heuristic import best_per_placement
+from heuristic import best_per_placement, build
 from solver.bounds import lower_bound
 from solver.cp_sat import Listener, Model, Settings, solve_cp_sat
 from tests.heuristic.problems import linear
@@ -85,6 +87,53 @@ def test_a_span_of_many_ticks_is_settled_where_microbatches_differ() -> None:
         problem = Problem.parse({"profile": {**profile, **held}, **asked})
         outcome = solve_cp_sat(problem.instance(), start_of(problem), time_limit_s=20, settings=Settings(workers=1))
         assert (outcome.status, outcome.bound) == ("OPTIMAL", optimum(problem.instance())), placement
+
+
+@pytest.mark.parametrize(
+    ("placement", "times", "held", "limits", "optimizer"),
+    [
+        (
+            "interleaved",
+            {
+                "t_f_ms": 636637.488,
+                "t_b_ms": [1623583.4, 2070558.607734, 2457804.338, 3638198.612],
+                "t_w_ms": [2426531.331134, 1626574.141032, 3116665.789, 1099569.154],
+                "t_comm_ms": 0,
+            },
+            {"m_b_bytes": 0, "m_w_bytes": 3, "m_peak_bytes": [1, 2, 2, 2], "splittable": [False, True, False, True]},
+            [5, 6],
+            "post_validated",
+        ),
+        (
+            "v",
+            {
+                "t_f_ms": [87249512.9, 79063598.397252, 22864574.973, 24872261.379879],
+                "t_b_ms": 19730639.3,
+                "t_w_ms": [94069963.905, 17150953.982, 79990053.7, 15825753.17227],
+                "t_bw_ms": [0, 0, 0, 63166336.557],
+                "t_comm_ms": 27786574.062798,
+            },
+            {"m_b_bytes": 1, "m_w_bytes": 2},
+            [3, 101],
+            "synchronous",
+        ),
+    ],
+)
+def test_long_times_of_many_digits_keep_the_optimum(
+    placement: str, times: dict[str, Any], held: dict[str, Any], limits: list[int], optimizer: str
+) -> None:
+    """Where BW is a choice and numbers are large, CP-SAT's presolve would cut it off."""
+    asked = {"placement": placement, "memory_limit": limits, "optimizer": optimizer, "devices": 2, "microbatches": 1}
+    problem = Problem.parse({"profile": {"stages": 4, **times, **held}, **asked})
+    instance = problem.instance()
+    best = optimum(instance)
+    start = build(problem, problem.placements[0], "gpipe")
+    outcome = solve_cp_sat(instance, start, time_limit_s=20, settings=Settings(workers=1))
+    assert outcome.status == "OPTIMAL"
+    assert outcome.orders is not None
+    assert best is not None
+    assert outcome.bound <= best <= measure(instance, tighten(instance, outcome.orders)).iteration <= best * (1 + 1e-6)
+    assert outcome.bound == pytest.approx(best, rel=1e-6)
 
 
 def solve_logged(problem: Problem) -> str:
