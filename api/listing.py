@@ -14,13 +14,11 @@ from api.database import Database
 from api.resource import Status, rfc3339
 from api.statements import of_this_revision
 from api.tables import PlanRow, ProblemRow
-from zbplan.problem import METHODS, Problem
+from zbplan.problem import METHODS, Optimizer, Problem
 from zbplan.record import Record
 
-Kind = Literal["linear", "interleaved", "v", "auto", "custom"]
+PlacementName = Literal["linear", "interleaved", "v", "auto", "custom"]
 """How a problem names its placement; ``custom`` where it lists the stages of each device."""
-
-Optimizer = Literal["synchronous", "post_validated"]
 
 _CURSOR = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z_[0-9a-f]{64}", re.ASCII)
 """When a problem was submitted, and its key."""
@@ -44,7 +42,7 @@ class Summary(Record):
     finished_at: str | None
     profile: str | None
     devices: int | None
-    placement: Kind | None
+    placement: PlacementName | None
     optimizer: Optimizer | None
     method: str | None
     plan_id: str | None
@@ -93,7 +91,8 @@ class Wanted(BaseModel):
         Optimizer | None, Field(description="Only those with this objective.", examples=["synchronous"])
     ] = None
     placement: Annotated[
-        Kind | None, Field(description="Only those that name this placement, or list one.", examples=["linear"])
+        PlacementName | None,
+        Field(description="Only those that name this placement, or list one.", examples=["linear"]),
     ] = None
     devices: Annotated[
         int | None, Field(ge=1, le=4096, description="Only those with so many devices.", examples=[8])

@@ -45,6 +45,9 @@ METHODS = (
     "v_min",
 )
 
+Optimizer = Literal["synchronous", "post_validated"]
+"""The objective: the makespan, or the longest span of a device."""
+
 _MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
 
 
@@ -93,7 +96,7 @@ class Problem(Record):
         ]
         | None
     ) = None
-    optimizer: Literal["synchronous", "post_validated"] = "synchronous"
+    optimizer: Optimizer = "synchronous"
     method: str = "auto"
     time_limit_s: Annotated[float, Field(gt=0)] = 10.0
 
