@@ -145,23 +145,24 @@ def _apply(task: Task, state: State, change: _Change, tried: IntArray) -> tuple[
     """
     moving = _move(task, state, change)
     touched = _reordered(task, state, moving)
-    looked_at, since = len(moving), NEVER
+    looked_at, since, fits = len(moving), NEVER, True
     for device in range(len(touched)):
-        if not touched[device] or since < 0:
+        if not (touched[device] and fits):
             continue
         first, end = task.offsets[device], task.offsets[device + 1]
         sequence = _sorted(state.ops[first:end], state.keys[first:end])
         looked_at += len(sequence)
-        if not _packed(task, sequence, task.room[device], tried[first:end]):
-            since = -1
-            tried[:] = state.ops
+        fits = _packed(task, sequence, task.room[device], tried[first:end])
         for at in range(first, end):
             if tried[at] != state.ops[at]:
                 since = min(since, state.start[at])
                 break
     for at in moving:
         state.keys[at] = 2 * state.start[at]
-    return looked_at, since if since >= 0 else NEVER
+    if fits:
+        return looked_at, since
+    tried[:] = state.ops
+    return looked_at, NEVER
 
 
 @kernel
