@@ -14,6 +14,7 @@ from api.pool import Pool, WorkerLostError
 from api.refusal import ErrorDocument, Refusal, document
 from api.settings import Settings
 from api.solving import solve_claimed
+from api.writing import write
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Attempts:
 
     async def run(self, key: str) -> None:
         """Solve a problem if it is queued; when this is cancelled, the worker is killed and the problem given back."""
-        while (claim := await asyncio.to_thread(self._claims.claim, key, self._settings.lease_s)) is not None:
+        while (claim := await write(self._claims.claim, key, self._settings.lease_s)) is not None:
             try:
                 await self._attempt(claim)
             except asyncio.CancelledError:
@@ -118,7 +119,7 @@ class Attempts:
 
     async def _give_back(self, claim: Claim) -> None:
         try:
-            await asyncio.to_thread(self._claims.release, claim)
+            await write(self._claims.release, claim)
         except OUT_OF_ORDER:
             logger.warning("could not give back the solve of %s; its lease will run out", claim.key)
 
@@ -127,7 +128,7 @@ async def _patiently(tell: Callable[[], None]) -> None:
     """Tell the store something, again and again while it is out of order."""
     while True:
         try:
-            return await asyncio.to_thread(tell)
+            return await write(tell)
         except OUT_OF_ORDER as error:
             logger.warning("the store cannot be used: %s", error)
             await asyncio.sleep(PATIENCE_S)

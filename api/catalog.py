@@ -11,6 +11,7 @@ from api.resource import UNDER_WAY, Job, Representation, represent
 from api.shelf import Shelf
 from api.single_flight import SingleFlight
 from api.store import Store
+from api.writing import write
 
 FRESH_S = 0.1
 """For this long a representation is served without asking the store; workers and other replicas change it too."""
@@ -158,7 +159,7 @@ class Catalog:
             self._sound.add(row)
         if document is not None and row in self._sound:
             return document
-        key = await asyncio.to_thread(self._store.discard, row)
+        key = await write(self._store.discard, row)
         if key is not None:
             self._on_discard(key)
         return None

@@ -11,6 +11,7 @@ from api.attempts import Attempts
 from api.claims import Claims
 from api.settings import Settings
 from api.store import Store
+from api.writing import write
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Jobs(ABC):
 
     async def cancel(self, key: str) -> None:
         """Stop a solve; its best plan stays."""
-        await asyncio.to_thread(self._store.cancel, key)
+        await write(self._store.cancel, key)
         self._changed(key)
 
     @abstractmethod
@@ -53,7 +54,7 @@ class RemoteJobs(Jobs):
 
     async def open(self) -> None:
         """Take up what is queued."""
-        await asyncio.to_thread(self._store.put_forgotten)
+        await write(self._store.put_forgotten)
 
     def start(self, key: str) -> None:
         """See to it that a queued problem is solved: that was done when it was queued."""

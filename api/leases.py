@@ -13,6 +13,7 @@ from typing import Any
 
 from api.claims import Claim, Claims
 from api.database import OUT_OF_ORDER
+from api.writing import write
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Leases:
                 await self._renew()
                 # After an outage of the store all leases have run out, and their holders need time to renew them.
                 if clock.time() - self._well_since > self._lease_s:
-                    for key in await asyncio.to_thread(self._claims.reap):
+                    for key in await write(self._claims.reap):
                         logger.warning("whoever solved %s is gone", key)
                 await self._sweep()
             except Exception as error:
@@ -85,7 +86,7 @@ class Leases:
         held = list(self._held)
         if not held:
             return
-        kept = await asyncio.to_thread(self._claims.renew, held, self._lease_s)
+        kept = await write(self._claims.renew, held, self._lease_s)
         for claim in set(held) - kept:
             if (solve := self._held.get(claim)) is not None:
                 logger.info("stopping the solve of %s: its claim is gone", claim.key)

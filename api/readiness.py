@@ -13,6 +13,7 @@ from sqlalchemy import text, update
 from api.database import Database
 from api.refusal import Refusal, document
 from api.tables import ProblemRow
+from api.writing import write
 from zbplan.errors import Finding
 from zbplan.record import Record
 
@@ -60,7 +61,7 @@ async def look(database: Database, desk: Callable[[], Awaitable[None]], *, elsew
     Refusal
         If one without which no plan can be made does not work.
     """
-    needed = {"store": _outcome(asyncio.to_thread(_write_nothing, database)), "desk": _outcome(desk())}
+    needed = {"store": _outcome(write(_write_nothing, database)), "desk": _outcome(desk())}
     found = dict(zip(needed, await asyncio.gather(*needed.values()), strict=True))
     if broken := [Finding(part, outcome, "ok") for part, outcome in found.items() if outcome != "ok"]:
         raise Refusal(document("unready", 503, "The service is not ready", "; ".join(map(str, broken)), broken))

@@ -18,6 +18,7 @@ from api.resource import Representation
 from api.settings import Settings
 from api.single_flight import SingleFlight
 from api.sweeps import Sweeps
+from api.writing import write
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ class Sweeping:
         except Refusal as refusal:
             if refusal.document.type in FULL:
                 return None
-            await asyncio.to_thread(self._sweeps.note, key, cell, "", refusal.document)
+            await write(self._sweeps.note, key, cell, "", refusal.document)
             return ""
 
     def _finish(self, key: str, task: asyncio.Task[None]) -> None:

@@ -18,6 +18,7 @@ from api.logs import configure_logging
 from api.settings import Settings
 from api.store import Store
 from api.worker_queue import QUEUE, TASK, WorkerQueue
+from api.writing import write
 
 logger = logging.getLogger(__name__)
 
@@ -106,4 +107,4 @@ class _QueuedJobs(LocalJobs):
     """Solves what comes from the queue, and nothing that does not."""
 
     async def _take_up(self) -> None:
-        await asyncio.to_thread(self._store.put_forgotten)
+        await write(self._store.put_forgotten)
