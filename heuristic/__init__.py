@@ -10,6 +10,7 @@ from heuristic.catalog import (
     build,
     candidates,
     feasible_placements,
+    legal_named,
 )
 from heuristic.partition import Candidate, Cut, Partition, better_cuts, construct, first_cuts, partition
 from heuristic.planner import QUICK, THOROUGH, improvements
@@ -33,5 +34,6 @@ __all__ = [
     "feasible_placements",
     "first_cuts",
     "improvements",
+    "legal_named",
     "partition",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ import numpy as np
 from heuristic.gpipe import gpipe
 from heuristic.interleaved_1f1b import interleaved_1f1b
 from heuristic.ladder import least_time, rungs
-from heuristic.objective import iteration
+from heuristic.objective import at_best, iteration
 from heuristic.one_f_one_b import one_f_one_b
 from heuristic.one_f_one_b_v import one_f_one_b_v
 from heuristic.planner import RUNG, improvements
@@ -181,6 +181,21 @@ def feasible_placements(problem: Problem) -> list[Placement]:
     return feasible
 
 
+def legal_named(instance: Instance, *, stop: Stop = lambda: False) -> Iterator[Orders]:
+    """Yield the orders of the named schedules that are defined on an instance and fit into its memory.
+
+    Parameters
+    ----------
+    stop
+        Asked between schedules whether to end.
+    """
+    for method in METHODS:
+        with suppress(MethodError):
+            yield _legal(instance, method)[0]
+        if stop():
+            return
+
+
 def require_feasible(problem: Problem, placement: Placement) -> None:
     """Refuse a memory limit under which no plan exists.
 
@@ -237,8 +252,8 @@ def _planned(instance: Instance, named: list[Built], effort: int, stop: Stop) ->
             break
         if least_time(rung) < objective:
             orders = _searched(rung, _starts(rung, instance, named), RUNG, stop)
-            best = [orders] if iteration(instance, orders) < objective else best
-            objective = min(objective, iteration(instance, orders))
+            if (found := at_best(instance, orders)) < objective:
+                best, objective = [orders], found
     return best[0]
 
 

@@ -3,6 +3,7 @@
 Policies come first. They start from the schedules that have a name and from random policies, and the better ones change
 a little. Small groups of policies develop apart at first, so that one lucky start does not crowd out the rest, and
 together later. Then the best orders of different policies are annealed, and after each round the better half goes on.
+A large effort makes several searches of this kind, each of which begins anew: where one settles is a matter of luck.
 The effort is counted in scheduled ops, never in seconds: equal inputs give equal plans.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from heuristic.anneal import anneal
 from heuristic.list_schedule import Policy, Task, list_schedule, task_of
-from heuristic.objective import iteration
+from heuristic.objective import at_best, iteration
 from heuristic.variation import Variation
 from zbplan.instance import BW, UNLIMITED, B, F, Instance, Orders, W
 from zbplan.simulate import simulate
@@ -29,8 +30,11 @@ QUICK = 200_000
 THOROUGH = 75_000_000
 """Scheduled ops of an effort that takes up to about fifteen seconds."""
 
-SEARCH = 3_000
-"""Schedules from which on the last third of the effort goes into another search, which begins anew."""
+SEARCHES, SEVERAL = 3, 3_000
+"""How many searches a large effort makes, and how many schedules make one large."""
+
+NEAR = 1.01
+"""Up to how many times as long as the best a try may take, each op as early as possible, for better times to matter."""
 
 POLICIES = 0.3
 """Part of the effort that goes into policies; the rest anneals."""
@@ -71,22 +75,23 @@ def improvements(
     instance
         What to plan.
     starts
-        Legal orders to start from, the best ones first; there may be none, then the first orders always come.
+        Legal orders to start from; there may be none, then the first orders always come.
     effort
         Ops to schedule in all tries together.
     stop
         Asked between tries whether to end; without starts at least one try is made.
     """
     floor = least_work(instance)
-    best = min((iteration(instance, orders) for orders in starts), default=UNLIMITED)
-    anew = effort // 3 if effort >= SEARCH * int(instance.duration[:3].size) else 0
-    for seed, part in enumerate((effort - anew, anew)):
-        tries = _Search(instance, starts, seed).tries(part)
+    starts = sorted(starts, key=lambda orders: iteration(instance, orders))
+    best = min((at_best(instance, orders) for orders in starts), default=UNLIMITED)
+    searches = SEARCHES if effort >= SEVERAL * int(instance.duration[:3].size) else 1
+    for seed in range(searches):
+        tries = _Search(instance, starts, seed).tries(effort // searches)
         while best > floor and not (best < UNLIMITED and stop()):
             objective, orders = next(tries, (UNLIMITED, None))
             if orders is None:
                 break
-            if objective < best:
+            if objective < NEAR * best and (objective := at_best(instance, orders)) < best:
                 best = objective
                 yield orders
 

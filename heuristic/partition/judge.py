@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from heuristic.catalog import METHODS, PLANNER, Built, best_per_placement, require_feasible
+from heuristic.catalog import PLANNER, Built, best_per_placement, legal_named, require_feasible
 from heuristic.list_schedule import Policy, list_schedule, task_of
 from heuristic.objective import iteration
 from heuristic.planner import improvements
 from heuristic.variation import Variation
 from zbplan.errors import InfeasibleError, MethodError
-from zbplan.instance import Instance, Orders
+from zbplan.instance import Orders
 from zbplan.placement import Placement
 from zbplan.problem import Problem
 from zbplan.simulate import measure, simulate
@@ -115,19 +114,9 @@ class Judge:
         """Return the best of the named schedules and a search from them: less than the catalog does, for many cuts."""
         require_feasible(problem, self.placement)
         began_s, instance = time.perf_counter(), problem.instance()
-        named = sorted(self._legal(instance), key=lambda orders: iteration(instance, orders))
+        named = sorted(legal_named(instance, stop=self._stop), key=lambda orders: iteration(instance, orders))
         orders = [*named[:1], *improvements(instance, named, effort=self._effort, stop=self._stop)][-1]
         return _built(problem, orders, began_s)
-
-    def _legal(self, instance: Instance) -> Iterator[Orders]:
-        """Yield the orders of the named schedules that are defined on an instance and fit into its memory."""
-        for builder in METHODS.values():
-            with suppress(MethodError):
-                orders = builder(instance)
-                if (measure(instance, simulate(instance, orders)).peak - instance.static <= instance.room).all():
-                    yield orders
-            if self._stop():
-                return
 
 
 def _built(problem: Problem, orders: Orders, began_s: float) -> Built:
