@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 import time
 import urllib.request
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import httpx
@@ -64,21 +66,56 @@ def download(
         When the problem is none, before anything is sent.
     """
     asked = parse_asked(problem_or_key)
-    key = key_of(asked)
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise FetchError("found a token with characters that no header can carry; needed printable ASCII")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     deadline = time.monotonic() + timeout_s
-    with httpx.Client(base_url=url, headers=headers, trust_env=use_proxy) as client:
-        service = _Service(client, deadline)
-        if isinstance(asked, str):
-            answer = service.ask("GET", f"/v1/plans/{key}")
-        else:
-            answer = service.ask("POST", "/v1/plans", asked.to_json())
-        pause_s = FIRST_PAUSE_S
-        while answer.get("status") in _UNDER_WAY and time.monotonic() + pause_s < deadline:
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            answer = service.ask("GET", f"/v1/plans/{key}")
-    return _plan(answer, key, url, timeout_s)
+
+    def ask() -> dict[str, Any]:
+        with httpx.Client(base_url=url, headers=headers, trust_env=use_proxy) as client:
+            return _last_answer(_Service(client, deadline), asked)
+
+    try:
+        answer = _by(deadline + GRACE_S, ask)
+    except TimeoutError:
+        found = f"no whole answer within {timeout_s:g} s and {GRACE_S:g} s of grace"
+        raise FetchError(f"{url}: found {found}; needed a service that answers") from None
+    return _plan(answer, key_of(asked), url, timeout_s)
+
+
+def _last_answer(service: _Service, asked: Problem | str) -> dict[str, Any]:
+    """Return what the service answers once the solve is over, or time is up."""
+    where = f"/v1/plans/{key_of(asked)}"
+    answer = service.ask("GET", where) if isinstance(asked, str) else service.ask("POST", "/v1/plans", asked.to_json())
+    pause_s = FIRST_PAUSE_S
+    while answer.get("status") in _UNDER_WAY and time.monotonic() + pause_s < service.deadline:
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        answer = service.ask("GET", where)
+    return answer
+
+
+def _by(deadline: float, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a function returns by a deadline, or raise what it raises.
+
+    A time-out of httpx begins anew with each byte, and looking up a name has none. So a server that sends a byte now
+    and then would hold a job for ever; here it holds a thread.
+
+    Raises
+    ------
+    TimeoutError
+        When the function has not ended by then.
+    """
+    answer: Future[dict[str, Any]] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # whatever it is, it is raised where it is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result(deadline - time.monotonic())
 
 
 def parse_asked(problem_or_key: Problem | Mapping[str, Any] | str) -> Problem | str:
@@ -104,7 +141,7 @@ class _Service:
 
     def __init__(self, client: httpx.Client, deadline: float) -> None:
         self._client = client
-        self._deadline = deadline
+        self.deadline = deadline
 
     def ask(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
         """Return the answer to a request, made again after pauses that double and are cut short at random.
@@ -119,7 +156,7 @@ class _Service:
                 pause_s = min(4 * pause_s, LONGEST_PAUSE_S)
                 cut_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311 (no secret)
                 cut_s += error.after_s
-                if time.monotonic() + cut_s > self._deadline:
+                if time.monotonic() + cut_s > self.deadline:
                     raise FetchError(str(error)) from error
                 time.sleep(cut_s)
         try:
@@ -129,7 +166,7 @@ class _Service:
 
     def _attempt(self, method: str, path: str, body: str | None) -> dict[str, Any]:
         where = f"{method} {str(self._client.base_url).rstrip('/')}{path}"
-        hold_s = min(LONGEST_HOLD_S, max(0.0, self._deadline - time.monotonic()))
+        hold_s = min(LONGEST_HOLD_S, max(0.0, self.deadline - time.monotonic()))
         headers = {"prefer": f"wait={int(hold_s)}"} | ({"content-type": "application/json"} if body is not None else {})
         through = self._proxy()
         try:
@@ -174,7 +211,7 @@ def _after_s(response: httpx.Response) -> float:
 def _json(response: httpx.Response) -> object:
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -57,6 +57,34 @@ def serving(*answers: Answer) -> Iterator[Service]:
         thread.join()
 
 
+@contextmanager
+def dripping() -> Iterator[str]:
+    """Give the URL of a server that answers every request with a byte now and then, until the block ends."""
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
+            while not over.wait(0.05):
+                self.wfile.write(b"x")
+
+        do_GET = do_POST = _answer  # noqa: N815
+
+        def log_message(self, *arguments: Any) -> None:
+            """Stay silent."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 def answer(status: str, plan: Plan | None = None, error: dict[str, Any] | None = None) -> Answer:
     """Return what the service answers about a plan."""
     body = {"key": "", "status": status, "plan": plan and json.loads(plan.to_json()), "error": error}

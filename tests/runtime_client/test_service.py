@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from runtime_client import service
 from runtime_client.errors import FetchError
 from runtime_client.service import PlanSoFarWarning, download
 from tests.api.servers import problem, running
 from tests.runtime_client.plans import random_plan, zb_h1
-from tests.runtime_client.serving import Answer, answer, serving
+from tests.runtime_client.serving import Answer, answer, dripping, serving
 from zbplan.errors import InvalidInputError
 from zbplan.plan import Plan
 from zbplan.problem import Problem
@@ -159,3 +160,26 @@ def test_a_problem_that_is_none_is_refused_before_anything_is_sent(plan: Plan) -
     with serving(answer("done", plan)) as service, pytest.raises(InvalidInputError, match=r"\$.devices: found 0"):
         download(service.url, plan.problem | {"devices": 0}, timeout_s=1)
     assert service.asked == []
+
+
+def test_a_server_that_sends_a_byte_now_and_then_does_not_hold_the_job(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "GRACE_S", 0.5)
+    with dripping() as url, pytest.raises(FetchError, match=r"no whole answer within 0\.5 s and 0\.5 s of grace"):
+        download(url, plan.key, timeout_s=0.5)
+
+
+@pytest.mark.parametrize("depth", [400, 900, 100_000])
+def test_an_answer_that_is_nested_without_end_is_no_plan(plan: Plan, depth: int) -> None:
+    nested = '{"status": "done", "plan": ' + '{"profile": ' * depth + "1" + "}" * (depth + 1)
+    with serving((200, nested)) as here, pytest.raises(FetchError, match="found"):
+        download(here.url, plan.key, timeout_s=5)
+
+
+@pytest.mark.parametrize("token", ["schlüssel", "two\nlines"])
+def test_a_token_that_no_header_can_carry_is_refused_before_anything_is_sent(plan: Plan, token: str) -> None:
+    with serving(answer("done", plan)) as here:
+        with pytest.raises(FetchError, match="found a token with characters that no header can carry"):
+            download(here.url, plan.key, timeout_s=5, token=token)
+        assert here.asked == []
