@@ -22,7 +22,7 @@ from zbplan.profile import Profile
 from zbplan.record import BRANCH, Record, branch, digest, refuse
 from zbplan.scale import MEMORY_HORIZON, Scale, decimal, memory_scale, time_scale
 
-REVISION = 1
+REVISION = 2
 """Planner revision: part of every key, raised when the planner may answer the same problem otherwise."""
 
 MAX_OPS = 4_000_000
