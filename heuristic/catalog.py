@@ -13,7 +13,7 @@ import numpy as np
 from heuristic.gpipe import gpipe
 from heuristic.interleaved_1f1b import interleaved_1f1b
 from heuristic.ladder import least_time, rungs
-from heuristic.objective import at_best, iteration
+from heuristic.objective import at_best
 from heuristic.one_f_one_b import one_f_one_b
 from heuristic.one_f_one_b_v import one_f_one_b_v
 from heuristic.planner import RUNG, improvements
@@ -260,8 +260,8 @@ def _planned(instance: Instance, named: list[Built], effort: int, stop: Stop) ->
 def _searched(instance: Instance, starts: list[Orders], effort: int, stop: Stop) -> Orders:
     if flows_down(instance):
         starts = [*starts, first_wave(instance)]
-    starts = sorted(starts, key=lambda orders: iteration(instance, orders))
-    return [*starts[:1], *improvements(instance, starts, effort=effort, stop=stop)][-1]
+    known = sorted(starts, key=lambda orders: at_best(instance, orders))[:1]
+    return [*known, *improvements(instance, starts, effort=effort, stop=stop)][-1]
 
 
 def _starts(rung: Instance, instance: Instance, named: list[Built]) -> list[Orders]:

@@ -70,6 +70,8 @@ def improvements(
 ) -> Iterator[Orders]:
     """Yield orders, each better than all starts and than all before; legal under any limit under which a plan exists.
 
+    Orders are compared by what a plan made of them takes, at the best times for them.
+
     Parameters
     ----------
     instance

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from heuristic.catalog import PLANNER, Built, best_per_placement, legal_named, require_feasible
 from heuristic.list_schedule import Policy, list_schedule, task_of
-from heuristic.objective import iteration
+from heuristic.objective import at_best, iteration
 from heuristic.planner import improvements
 from heuristic.variation import Variation
 from zbplan.errors import InfeasibleError, MethodError
@@ -114,7 +114,7 @@ class Judge:
         """Return the best of the named schedules and a search from them: less than the catalog does, for many cuts."""
         require_feasible(problem, self.placement)
         began_s, instance = time.perf_counter(), problem.instance()
-        named = sorted(legal_named(instance, stop=self._stop), key=lambda orders: iteration(instance, orders))
+        named = sorted(legal_named(instance, stop=self._stop), key=lambda orders: at_best(instance, orders))
         orders = [*named[:1], *improvements(instance, named, effort=self._effort, stop=self._stop)][-1]
         return _built(problem, orders, began_s)
 

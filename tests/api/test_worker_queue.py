@@ -79,9 +79,8 @@ def functions(connection: Connection) -> list[str]:
     return list(connection.execute(text(names)).scalars())
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_tables_of_an_older_procrastinate_are_brought_up_to_date(database_url: str) -> None:
-    if not database_url.startswith("postgresql"):
-        pytest.skip("workers share a PostgreSQL")
     database = Database(database_url)
     shipped = sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))
     older = [path for path in shipped if path.name < "03.03"]
