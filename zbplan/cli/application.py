@@ -24,6 +24,7 @@ EXTRAS = {
         "sqlalchemy",
         "structlog",
         "uvicorn",
+        "zstandard",
     ),
     "cluster": ("procrastinate", "psycopg"),
     "torch": ("torch",),
