@@ -36,7 +36,7 @@ from profiler.taps import LOSS, Tap
 from profiler.transfer import Boundary, TensorKind
 from zbplan.duration import NEVER, Duration
 from zbplan.evidence import Check
-from zbplan.placement import Placement
+from zbplan.placement import Placement, devices_of
 from zbplan.profile import EngineMode, Profile
 
 TRANSFER_STEPS = Steps(2, 5)
@@ -219,7 +219,7 @@ class Recorder:
         return native(stage.submod, first=stage.is_first)
 
     def _boundaries(self, here: Ranks, placement: Placement) -> list[Boundary]:
-        owner = {stage: device for device, held in enumerate(placement) for stage in held}
+        owner = devices_of(placement)
         boundaries = []
         for producer in range(len(owner) - 1):
             example = self._tap.examples.get(producer + 1)

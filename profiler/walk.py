@@ -14,7 +14,7 @@ from profiler.model import StagedModel
 from profiler.progress import Progress
 from profiler.ranks import Ranks
 from profiler.transfer import Boundary, TensorKind
-from zbplan.placement import Placement
+from zbplan.placement import Placement, devices_of
 
 
 class Walk:
@@ -34,7 +34,7 @@ class Walk:
         self._here = here
         self._device = device
         self._progress = progress
-        self._owner = {stage: rank for rank, held in enumerate(placement) for stage in held}
+        self._owner = devices_of(placement)
 
     def __iter__(self) -> Iterator[Stage]:
         """Build and yield this process's stages; the next one waits until the caller comes back."""

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from zbplan.errors import DeadlockError
-from zbplan.placement import Placement
+from zbplan.instance import op_name
+from zbplan.placement import devices_of
 from zbplan.plan import Plan
 
 GRADIENT = ("B", "BW")
@@ -37,7 +38,7 @@ class Action(NamedTuple):
         return self.kind.startswith(("SEND", "RECV"))
 
     def __str__(self) -> str:
-        return f"{self.kind}(stage {self.stage}, microbatch {self.microbatch})"
+        return op_name(self.kind, self.stage, self.microbatch)
 
 
 class Transfer(NamedTuple):
@@ -47,11 +48,6 @@ class Transfer(NamedTuple):
     receive: Action
     source: int
     target: int
-
-
-def devices_of(placement: Placement) -> list[int]:
-    """Return the device that holds each stage."""
-    return [device for _, device in sorted((stage, device) for device, held in enumerate(placement) for stage in held)]
 
 
 def transfer_of(action: Action, device_of: list[int]) -> Transfer | None:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from runtime_client.errors import TransferOrderError
-from runtime_client.lowering import GRADIENT, Action, Transfer, devices_of, transfer_of
+from runtime_client.lowering import GRADIENT, Action, Transfer, transfer_of
 from zbplan.errors import DeadlockError
-from zbplan.placement import Placement
+from zbplan.placement import Placement, devices_of
 
 Pair = tuple[int, int]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 FEWEST = 3
 """Steady samples below which a median says nothing."""
@@ -14,6 +15,16 @@ WIDEST = 0.10
 
 MATTERS = 0.01
 """A spread below this part of a stage's F, B and W together is no matter, however short the op itself."""
+
+
+class Doubt(NamedTuple):
+    """Why a median is not to be trusted: what was found, and what was needed."""
+
+    found: str
+    needed: str
+
+    def __str__(self) -> str:
+        return f"found {self.found}; needed {self.needed}"
 
 
 @dataclass(frozen=True)
@@ -40,13 +51,13 @@ class Duration:
         middle = median(samples_ms)
         return cls(middle, median(abs(sample - middle) for sample in samples_ms), len(samples_ms))
 
-    def doubt(self, microbatch_ms: float) -> str | None:
+    def doubt(self, microbatch_ms: float) -> Doubt | None:
         """Return what makes this median unsure, next to a stage's F, B and W of a microbatch; None for nothing."""
         if 0 < self.samples < FEWEST:
-            return f"found {self.samples} steady samples; needed {FEWEST} or more"
+            return Doubt(f"{self.samples} steady samples", f"{FEWEST} or more")
         if self.spread_ms > max(WIDEST * self.median_ms, MATTERS * microbatch_ms):
             found = f"{self.spread_ms:.3g} ms around {self.median_ms:.4g} ms ({self.spread_ms / self.median_ms:.0%})"
-            return f"found a spread of {found} over {self.samples} samples; needed {WIDEST:.0%} or less"
+            return Doubt(f"a spread of {found} over {self.samples} samples", f"{WIDEST:.0%} or less")
         return None
 
 

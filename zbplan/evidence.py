@@ -12,6 +12,7 @@ from zbplan.errors import Finding
 from zbplan.record import Record
 
 TIMES = ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms")
+"""The times of a profile, in the sequence of ``zbplan.instance.KINDS``."""
 
 
 class Samples(Record):

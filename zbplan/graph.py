@@ -13,7 +13,7 @@ from typing import Literal
 
 import networkx as nx
 
-from zbplan.instance import KINDS, Instance
+from zbplan.instance import KINDS, Instance, op_name
 from zbplan.plan import Plan
 from zbplan.simulate import inputs
 
@@ -32,7 +32,7 @@ class Op:
     end_ms: float
 
     def __str__(self) -> str:
-        return f"{self.kind}(stage {self.stage}, microbatch {self.microbatch})"
+        return op_name(self.kind, self.stage, self.microbatch)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,11 @@ UNLIMITED = 1 << 62
 """``room`` of a device without memory limit."""
 
 
+def op_name(kind: str, stage: int, microbatch: int) -> str:
+    """Return an op as text for people, such as ``B(stage 3, microbatch 7)``."""
+    return f"{kind}(stage {stage}, microbatch {microbatch})"
+
+
 @dataclass(frozen=True, eq=False)
 class Instance:
     """A scheduling instance in integer ticks and integer memory units.
@@ -110,9 +115,9 @@ class Instance:
         return kind, stage, microbatch
 
     def name(self, op: int) -> str:
-        """Return an op as text for people, such as ``B(stage 3, microbatch 7)``."""
+        """Return an op as text for people."""
         kind, stage, microbatch = self.split(op)
-        return f"{KINDS[kind]}(stage {stage}, microbatch {microbatch})"
+        return op_name(KINDS[kind], stage, microbatch)
 
 
 @dataclass(frozen=True, eq=False)

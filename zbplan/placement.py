@@ -47,6 +47,11 @@ def stages_in(placement: Placement) -> int:
     return sum(map(len, placement))
 
 
+def devices_of(placement: Placement) -> list[int]:
+    """Return the device that holds each stage."""
+    return [device for _, device in sorted((stage, device) for device, held in enumerate(placement) for stage in held)]
+
+
 def candidates(name: str, stages: int, devices: int) -> list[Placement]:
     """Return the placements that a name allows for this many stages and devices; several only for ``auto``.
 

@@ -15,7 +15,8 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 from zbplan import placement as placements
 from zbplan.amount import MAX_MICROBATCHES, Amount
 from zbplan.errors import Finding, InvalidInputError
-from zbplan.instance import BW, UNLIMITED, B, F, Instance, IntArray, W
+from zbplan.evidence import TIMES
+from zbplan.instance import UNLIMITED, Instance, IntArray
 from zbplan.layers import Layers, even_starts
 from zbplan.placement import Placement
 from zbplan.profile import Profile
@@ -154,7 +155,7 @@ class Problem(Record):
             yield Finding(".microbatches", found, f"at most {MAX_OPS} ops")
 
     def _wrong_microbatches(self) -> Iterator[Finding]:
-        for name in ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms", "m_b_bytes", "m_w_bytes", "m_peak_bytes"):
+        for name in (*TIMES, "m_b_bytes", "m_w_bytes", "m_peak_bytes"):
             value = getattr(self.profile, name)
             for stage, entry in enumerate(value if isinstance(value, list) else []):
                 if isinstance(entry, list) and len(entry) != self.microbatches:
@@ -321,9 +322,7 @@ class Problem(Record):
             raise InvalidInputError([Finding("$.placement", "'auto' with a profile of layers", needed)])
         if placement is None:
             (placement,) = self.placements
-        device_of = np.zeros(self.profile.stages, dtype=np.int64)
-        for device, stages in enumerate(placement):
-            device_of[stages] = device
+        device_of = np.array(placements.devices_of(placement), dtype=np.int64)
         hold, release = self._memory_changes
         static = np.array([sum(self._static[stage] for stage in stages) for stages in placement], dtype=np.int64)
         return Instance(
@@ -356,14 +355,14 @@ class Problem(Record):
 
     def _horizon_ms(self) -> Decimal:
         total = Decimal(1)
-        for name in ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms"):
+        for name in TIMES:
             for entry in self._finest.per_stage(name):
                 total += sum(map(decimal, entry)) if isinstance(entry, list) else decimal(entry) * self.microbatches
         comm = self._finest.comm()
         return total + self.microbatches * sum(map(decimal, [*comm.forward, *comm.backward]))
 
     def _times(self) -> Iterator[tuple[str, float]]:
-        for name in ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms"):
+        for name in TIMES:
             for stage, entry in enumerate(self._finest.per_stage(name)):
                 for value in _entries(entry):
                     yield f"{name}[{stage}]", value
@@ -375,7 +374,7 @@ class Problem(Record):
     @cached_property
     def _durations(self) -> IntArray:
         durations = np.zeros((4, self.profile.stages, self.microbatches), dtype=np.int64)
-        for kind, name in ((F, "t_f_ms"), (B, "t_b_ms"), (W, "t_w_ms"), (BW, "t_bw_ms")):
+        for kind, name in enumerate(TIMES):
             for stage, entry in enumerate(self.canonical_profile[name]):
                 durations[kind, stage] = self._clock.many(_entries(entry))
         return durations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -16,17 +16,6 @@ from zbplan.scale import decimal
 
 EngineMode = Literal["weight_grad_store", "native_split", "fused"]
 
-PER_STAGE = (
-    "t_f_ms",
-    "t_b_ms",
-    "t_w_ms",
-    "t_bw_ms",
-    "m_b_bytes",
-    "m_w_bytes",
-    "m_static_bytes",
-    "m_peak_bytes",
-    "boundary_bytes",
-)
 FieldName = Literal[
     "t_f_ms",
     "t_b_ms",
@@ -39,6 +28,7 @@ FieldName = Literal[
     "m_peak_bytes",
     "boundary_bytes",
 ]
+PER_STAGE = tuple(name for name in get_args(FieldName) if name != "t_comm_ms")
 
 
 class Transfer(Record):

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from zbplan.duration import FEWEST, NEVER, Duration
 from zbplan.errors import Finding, InvalidInputError
+from zbplan.evidence import TIMES
 from zbplan.instance import BW, B, F, W
 from zbplan.joined import WARM_UP_STEPS, Joined
 from zbplan.plan import Plan
@@ -18,7 +19,7 @@ from zbplan.profile import Profile
 from zbplan.trace import Trace
 from zbplan.trace_report import transfer_durations
 
-KINDS = {"t_f_ms": F, "t_b_ms": B, "t_w_ms": W, "t_bw_ms": BW}
+KIND_OF = dict(zip(TIMES, (F, B, W, BW), strict=True))
 SPLIT = ("t_b_ms", "t_w_ms")
 DIGITS = 6
 """Decimals of a millisecond that are kept."""
@@ -52,7 +53,7 @@ def measured_profile(plan: Plan, trace: Trace, *, force: bool = False) -> Profil
         needed = f"{FEWEST} or more behind the first {WARM_UP_STEPS}, which are never steady"
         raise InvalidInputError([Finding("$.steps", f"{found} steady steps", needed)])
     base = plan.planned.profile
-    columns = {name: [_column(joined, base, name, stage) for stage in range(base.stages)] for name in KINDS}
+    columns = {name: [_column(joined, base, name, stage) for stage in range(base.stages)] for name in KIND_OF}
     estimated = _stretch_unsplit(base, columns)
     transfers = transfer_durations(joined)
     doubts = list(_doubts(columns, transfers))
@@ -71,7 +72,7 @@ def _refuse_overlapped(trace: Trace) -> None:
 def _column(joined: Joined, base: Profile, name: str, stage: int) -> _Column:
     """Return the median of a time, per microbatch where the profile has it so; what was not run stays as it was."""
     before = base.per_stage(name)[stage]
-    ops = np.flatnonzero((joined.stage == stage) & (joined.kind == KINDS[name]))
+    ops = np.flatnonzero((joined.stage == stage) & (joined.kind == KIND_OF[name]))
     if not len(ops):
         return _Column(before, NEVER)
     samples = joined.took_ms[:, ops]
@@ -122,8 +123,8 @@ def _doubts(columns: dict[str, list[_Column]], transfers: dict[tuple[int, int], 
 def _doubt(where: str, duration: Duration, busy_ms: float) -> Iterator[Finding]:
     doubt = duration.doubt(busy_ms) if duration.samples >= FEWEST else None
     if doubt is not None:
-        found, _, needed = doubt.removeprefix("found ").partition("; needed ")
-        yield Finding(where, found, f"{needed}: trace more steps of a job that runs alone, or keep it with --force")
+        advice = "trace more steps of a job that runs alone, or keep it with --force"
+        yield Finding(where, doubt.found, f"{doubt.needed}: {advice}")
 
 
 def _assembled(

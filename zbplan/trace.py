@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from zbplan.amount import Amount
 from zbplan.errors import Finding
-from zbplan.instance import KINDS
+from zbplan.instance import KINDS, op_name
 from zbplan.record import Environment, Record, refuse
 
 TRANSFERS = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")
@@ -29,7 +29,7 @@ class Span(NamedTuple):
     end_ms: float
 
     def __str__(self) -> str:
-        return f"{self.kind}(stage {self.stage}, microbatch {self.microbatch})"
+        return op_name(self.kind, self.stage, self.microbatch)
 
 
 class DeviceTrace(Record):

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime_client.lowering import Action, devices_of, execution_order, lower
+from runtime_client.lowering import Action, execution_order, lower
 from tests.runtime_client.plans import one_f_one_b, plan_of, problem_of, random_plan
 from tests.strategies import problems, random_orders
 from zbplan.errors import DeadlockError
-from zbplan.placement import linear
+from zbplan.placement import devices_of, linear
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime_client.errors import TransferOrderError
-from runtime_client.lowering import Action, devices_of, lower
+from runtime_client.lowering import Action, lower
 from runtime_client.transfers import check_transfers
 from tests.runtime_client.plans import plan_of, random_plan, zb_h1
 from tests.strategies import problems, random_orders
 from zbplan.errors import DeadlockError
-from zbplan.placement import interleaved, linear, v_shape
+from zbplan.placement import devices_of, interleaved, linear, v_shape
 from zbplan.problem import Problem
 
 

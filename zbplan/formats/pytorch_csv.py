@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from zbplan.errors import Finding, InvalidInputError
 from zbplan.instance import KINDS, Orders
-from zbplan.placement import Placement
+from zbplan.placement import Placement, devices_of
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 
@@ -124,7 +124,7 @@ def check_runs(plan: Plan) -> None:
         they come for those of microbatches 0, 1, 2, ….
     """
     last = plan.requires.stages - 1
-    device = next(device for device, held in enumerate(plan.placement) if last in held)
+    device = devices_of(plan.placement)[last]
     columns = plan.devices[device]
     rows = enumerate(zip(columns.kind, columns.stage, columns.microbatch, strict=True))
     found = [(at, microbatch) for at, (kind, stage, microbatch) in rows if (kind, stage) == ("F", last)]
