@@ -20,14 +20,4 @@ class MeasurementError(ZbplanError):
 
 
 class PostError(ZbplanError):
-    """A service that did not take the profile.
-
-    Attributes
-    ----------
-    worth_a_retry
-        Whether the same may go well later.
-    """
-
-    def __init__(self, message: str, *, worth_a_retry: bool = False) -> None:
-        super().__init__(message)
-        self.worth_a_retry = worth_a_retry
+    """A service that did not take the profile."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import threading
 import time
@@ -15,22 +14,19 @@ from typing import Any
 import httpx
 
 from runtime_client.errors import FetchError
+from zbplan.client import WORTH_A_RETRY, PassingError, bearer, patiently, retry_after_s
 from zbplan.errors import InvalidInputError
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+"""Between two questions whether a solve is over."""
 LONGEST_HOLD_S = 30
 """How long the service is asked to hold an answer until the plan is final (RFC 7240), to spare it polls."""
 GRACE_S = 10.0
 """How much longer than a held answer a request may take."""
 
-ATTEMPTS = 4
-"""How often a request is made that met no service, or one that is busy or breaks."""
-WORTH_A_RETRY = (408, 425, 429, 500, 502, 503, 504)
-
-_SECONDS = re.compile(r"\d{1,6}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _UNDER_WAY = ("queued", "solving")
 
@@ -61,14 +57,13 @@ def download(
     Raises
     ------
     FetchError
-        Naming the URL, what it answered, and the proxy in between; also when the answer holds no plan.
+        Naming the URL, what it answered, and the proxy in between; also when the answer holds no plan, or no header
+        can carry the token.
     InvalidInputError
         When the problem is none, before anything is sent.
     """
     asked = parse_asked(problem_or_key)
-    if token is not None and not (token.isascii() and token.isprintable()):
-        raise FetchError("found a token with characters that no header can carry; needed printable ASCII")
-    headers = {"authorization": f"Bearer {token}"} if token else {}
+    headers = bearer(token, FetchError)
     deadline = time.monotonic() + timeout_s
 
     def ask() -> dict[str, Any]:
@@ -144,25 +139,8 @@ class _Service:
         self.deadline = deadline
 
     def ask(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
-        """Return the answer to a request, made again after pauses that double and are cut short at random.
-
-        Many that fail together thus do not come back together. None comes back before the service wants it to.
-        """
-        pause_s = FIRST_PAUSE_S
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return self._attempt(method, path, body)
-            except _TryAgainError as error:
-                pause_s = min(4 * pause_s, LONGEST_PAUSE_S)
-                cut_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311 (no secret)
-                cut_s += error.after_s
-                if time.monotonic() + cut_s > self.deadline:
-                    raise FetchError(str(error)) from error
-                time.sleep(cut_s)
-        try:
-            return self._attempt(method, path, body)
-        except _TryAgainError as error:
-            raise FetchError(f"{error} (asked {ATTEMPTS} times)") from error
+        """Return the answer to a request, made again where that may help."""
+        return patiently(lambda: self._attempt(method, path, body), FetchError, deadline=self.deadline)
 
     def _attempt(self, method: str, path: str, body: str | None) -> dict[str, Any]:
         where = f"{method} {str(self._client.base_url).rstrip('/')}{path}"
@@ -172,7 +150,7 @@ class _Service:
         try:
             response = self._client.request(method, path, content=body, headers=headers, timeout=hold_s + GRACE_S)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            kind = FetchError if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL) else _TryAgainError
+            kind = FetchError if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL) else PassingError
             found = f"{type(error).__name__} ({error}){through}"
             raise kind(f"{where}: found {found}; needed a service that answers") from error
         answer = _json(response)
@@ -180,7 +158,7 @@ class _Service:
             return answer
         found = f"status {response.status_code}, {_said(answer, response.text)}{through}"
         if response.status_code in WORTH_A_RETRY:
-            raise _TryAgainError(f"{where}: found {found}; needed a plan", _after_s(response))
+            raise PassingError(f"{where}: found {found}; needed a plan", retry_after_s(response.headers))
         raise FetchError(f"{where}: found {found}; needed a plan")
 
     def _proxy(self) -> str:
@@ -192,20 +170,6 @@ class _Service:
             return ""
         named = proxy.rpartition("@")[2]
         return f" through the proxy {named} of the environment (use_proxy=False or NO_PROXY={url.host} bypass it)"
-
-
-class _TryAgainError(FetchError):
-    """A failure that may pass, and how long the service wants to be left alone until then."""
-
-    def __init__(self, text: str, after_s: float = 0.0) -> None:
-        super().__init__(text)
-        self.after_s = after_s
-
-
-def _after_s(response: httpx.Response) -> float:
-    """Return the seconds of ``Retry-After``; 0 where there are none."""
-    after = response.headers.get("retry-after", "")
-    return float(after) if _SECONDS.fullmatch(after) else 0.0
 
 
 def _json(response: httpx.Response) -> object:

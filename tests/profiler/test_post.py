@@ -1,4 +1,5 @@
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ class Service(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.statuses = [201]
+        self.headers: dict[str, str] = {}
         self.received: list[tuple[str, dict[str, str], bytes]] = []
 
     @property
@@ -36,6 +38,8 @@ class Answer(BaseHTTPRequestHandler):
         self.server.received.append((self.path, headers, body))
         statuses = self.server.statuses
         self.send_response(statuses.pop(0) if len(statuses) > 1 else statuses[0])
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(b"the reason")
 
@@ -57,7 +61,7 @@ def service() -> Iterator[Service]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that posting asks for, none of which is slept."""
     asked: list[float] = []
-    monkeypatch.setattr("profiler.post.time", SimpleNamespace(sleep=asked.append))
+    monkeypatch.setattr("zbplan.client.time", SimpleNamespace(sleep=asked.append, monotonic=time.monotonic))
     return asked
 
 
@@ -83,6 +87,18 @@ def test_a_busy_service_is_asked_again_after_longer_and_longer_pauses(service: S
     assert all(longest / 2 <= pause <= longest for pause, longest in zip(pauses, (0.5, 1.0, 2.0), strict=True))
 
 
+def test_a_service_that_wants_to_be_left_alone_is(service: Service, pauses: list[float]) -> None:
+    service.statuses, service.headers = [503, 201], {"Retry-After": "5"}
+    post(PROFILE, service.url)
+    assert 5.25 <= pauses[0] <= 5.5
+
+
+def test_a_token_that_no_header_can_carry_is_refused(service: Service) -> None:
+    with pytest.raises(PostError, match="found a token with characters that no header can carry"):
+        post(PROFILE, service.url, token="schlüssel")
+    assert service.received == []
+
+
 def test_a_refusal_is_told_at_once(service: Service, pauses: list[float]) -> None:
     service.statuses = [422]
     with pytest.raises(PostError, match="found status 422: the reason; needed 200 or 201"):
@@ -94,7 +110,7 @@ def test_a_service_that_stays_broken_is_given_up(service: Service) -> None:
     service.statuses = [503]
     with pytest.raises(PostError, match="found status 503"):
         post(PROFILE, service.url)
-    assert len(service.received) == 5
+    assert len(service.received) == 4
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nowhere", "http://[::1"])
