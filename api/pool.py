@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from api.logs import configure_logging
+from heuristic import load_kernels
 
 logger = logging.getLogger(__name__)
 
@@ -94,13 +95,17 @@ def _end(pool: ProcessPool) -> None:
 
 
 def _prepare(memory_bytes: int | None, log_level: int) -> None:
-    """In a new worker: log as the parent does, die at once when told to, even inside native code, or without it."""
+    """In a new worker: log as the parent does, die at once when told to, even inside native code, or without it.
+
+    Loading the kernels is no part of a task, which has a time limit.
+    """
     configure_logging(log_level)
     if memory_bytes is not None:
         # What is written to, rather than RLIMIT_AS: native threads reserve much address space that they never use.
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow_parent, daemon=True).start()
+    load_kernels()
 
 
 def _follow_parent() -> None:

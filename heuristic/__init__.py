@@ -12,6 +12,7 @@ from heuristic.catalog import (
     feasible_placements,
     legal_named,
 )
+from heuristic.kernels import load_kernels
 from heuristic.partition import Candidate, Cut, Partition, better_cuts, construct, first_cuts, partition
 from heuristic.planner import QUICK, THOROUGH, improvements
 
@@ -35,5 +36,6 @@ __all__ = [
     "first_cuts",
     "improvements",
     "legal_named",
+    "load_kernels",
     "partition",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from heuristic import Built, Refused, candidates, first_cuts
+from heuristic import Built, Refused, candidates, first_cuts, load_kernels
 from solver.solve import Options, solve
 from zbplan.comparison import Comparison, Row
 from zbplan.plan import Bound
@@ -24,7 +24,7 @@ def compare(problem: Problem, *, options: Options | None = None) -> Comparison:
         Of the solve that makes the row ``auto``.
     """
     asked = Problem.parse({**problem.model_dump(), "method": "auto"})
-    _load_kernels()
+    load_kernels()
     best, bound = _solved(asked, options)
     rows = [_row(candidate, starts) for cut, starts in _cuts(asked, best) for candidate in candidates(cut)]
     return Comparison.of(asked.key, [*rows, best], bound)
@@ -39,12 +39,6 @@ def _cuts(problem: Problem, best: Row) -> Iterator[tuple[Problem, list[int] | No
     for cut in first_cuts(problem):
         if cut.placement != best.placement:
             yield cut.problem, list(cut.starts)
-
-
-def _load_kernels() -> None:
-    # They are compiled or loaded when first called, which is no part of what a method takes.
-    profile = {"stages": 2, "t_f_ms": 1, "t_b_ms": 1, "t_w_ms": 1, "t_comm_ms": 0, "m_b_bytes": 1, "m_w_bytes": 1}
-    candidates(Problem.parse({"profile": profile, "devices": 2, "microbatches": 2}))
 
 
 def _row(candidate: Built | Refused, starts: list[int] | None) -> Row:

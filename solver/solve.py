@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from heuristic import Built, Cut, best_per_placement, better_cuts
+from heuristic import Built, Cut, best_per_placement, better_cuts, load_kernels
 from solver.bounds import lower_bound
 from solver.cuts import CutAnswers
 from solver.portfolio import PARTS
@@ -60,8 +60,9 @@ def solve(
     Where the layers are open, the first answer stands on a good cut of them, better cuts are searched for in a part of
     the time, and the best one is solved in the rest; the bound is that of the answer's cut.
 
-    The time limit counts from the call. The constructive plan and the analytic bound come first; parts then have what
-    is left. Where the limit is well past before that, or the solve is cancelled, the first legal plan has to do.
+    The time limit counts from the call, but for loading the kernels, once in a process. The constructive plan and the
+    analytic bound come first; parts then have what is left. Where the limit is well past before that, or the solve is
+    cancelled, the first legal plan has to do.
 
     Parameters
     ----------
@@ -84,6 +85,7 @@ def solve(
     MethodError
         If the named method has no legal plan; it names methods that have.
     """
+    load_kernels()
     began_s, options = time.monotonic(), options or Options()
     if problem.open_layers is not None:
         return _cut_and_solve(problem, options, warm_start, on_incumbent, _asker(cancel))

@@ -13,12 +13,16 @@ COMPILED = find_spec("numba") is not None
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function of integers and arrays once and keep the machine code on disk."""
+    """Compile a function of integers and arrays once and keep the machine code on disk, if there is a place for it."""
     if not COMPILED:
         return function
     import numba
 
-    return cast(Function, numba.njit(cache=True)(function))
+    try:
+        return cast(Function, numba.njit(cache=True)(function))
+    except RuntimeError:
+        # Numba found no folder to write to, as in a container that is read-only: each process compiles for itself.
+        return cast(Function, numba.njit(function))
 
 
 def inlined(function: Function) -> Function:

@@ -194,6 +194,14 @@ def test_the_limit_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None
     assert solve(linear(4, 8, 1, 1, 1, method="gpipe"), options=options).bound.gap > 0
 
 
+def test_loading_the_kernels_takes_no_part_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Lane] = []
+    monkeypatch.setattr(solve_module, "load_kernels", lambda: time.sleep(1.3))
+    options = Options(time_limit_s=1, parts=(lambda search, lane: ran.append(lane),))
+    solve(linear(4, 8, 1, 1, 1, method="gpipe"), options=options)
+    assert ran
+
+
 @pytest.mark.parametrize("placement", ["linear", "auto"])
 def test_a_solve_that_nobody_waits_for_ends_with_the_first_legal_plan(placement: str) -> None:
     profile = {"stages": 8, "t_f_ms": 3, "t_b_ms": 3, "t_w_ms": 2, "t_comm_ms": 1, "m_b_bytes": 2, "m_w_bytes": 1}
