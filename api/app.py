@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from api.answers import HANDLERS
@@ -38,7 +39,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.router.routes.append(DIRECT)
     for router in ROUTERS:
         app.include_router(router)
-    own = (route for router in ROUTERS for route in router.routes)
+    own = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    _answer_head(app, own)
     app.state.routes = [route for route in (*app.router.routes, *own) if isinstance(route, Route)]
     for error, handler in HANDLERS.items():
         app.add_exception_handler(error, handler)
@@ -46,6 +48,13 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Observer, metrics=metrics)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def _answer_head(app: FastAPI, routes: Iterable[APIRoute]) -> None:
+    """Answer HEAD where GET is answered (RFC 9110, section 9.3.2); the server keeps the body to itself."""
+    for route in routes:
+        if "GET" in route.methods:
+            app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
 
 
 @asynccontextmanager

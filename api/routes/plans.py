@@ -124,13 +124,15 @@ async def read_plan(
 )
 async def follow(
     key: Key,
+    request: Request,
     service: ServiceOf,
     last_event_id: Annotated[str | None, Header(description="Goes on after this event.")] = None,
 ) -> Response:
     """Follow the solve of a problem, from its last state, or from the last event that a listener got, to its end."""
     after = int(last_event_id) if last_event_id is not None and _EVENT_ID.fullmatch(last_event_id) else None
     events = await service.follow(key, after)
-    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    # Who asks for the head only gets it at once, and takes no listener's place until the solve ends.
+    return StreamingResponse([] if request.method == "HEAD" else events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
 @router.get(

@@ -90,6 +90,35 @@ def test_head_is_answered_as_a_get_without_its_body(server: Server) -> None:
         assert client.head(path, headers={"If-None-Match": whole.headers["etag"]}).status_code == 304
 
 
+def test_head_is_answered_wherever_get_is(server: Server) -> None:
+    plan = server.post(problem(method="1f1b"), wait_s=30).json()
+    profile = server.post({**problem()["profile"], "name": "headed"}, path="/v1/profiles").json()
+    sweep = server.post({"problem": problem()}, path="/v1/sweeps", wait_s=30)
+    known = {"{plan_id}": plan["plan"]["plan_id"], "{digest}": profile["digest"], "{name}": "headed"}
+    described = server.get("/openapi.json").json()["paths"]
+    paths = [path for path, routes in described.items() if "get" in routes and path != "/v1/sweeps/{key}"]
+    for found, name in known.items():
+        paths = [path.replace(found, name) for path in paths]
+    paths = [path.replace("{key}", plan["key"]) for path in paths] + [sweep.headers["content-location"]]
+    with server.client() as client:
+        for path in (*paths, "/openapi.json", "/v1/plans/nothing"):
+            head, whole = client.head(path), client.get(path)
+            assert (head.status_code, head.content) == (whole.status_code, b""), path
+            for name in ("content-type", "etag", "cache-control", "content-location"):
+                assert head.headers.get(name) == whole.headers.get(name), path
+            if path not in ("/v1/plans", "/metrics"):  # what these show may be more already
+                assert head.headers.get("content-length") == whole.headers.get("content-length"), path
+
+
+def test_head_of_events_waits_for_none(server: Server) -> None:
+    key = server.begin(problem("held"))
+    with server.client() as client:
+        head = client.head(f"/v1/plans/{key}/events")
+        assert (head.status_code, head.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        assert client.get("/healthz").status_code == 200  # on the same connection
+    server.let(key, "release")
+
+
 def test_plan_is_compressed_for_who_takes_it(server: Server) -> None:
     path = f"/v1/plans/{server.post(problem(microbatches=30), wait_s=30).json()['key']}"
     plain = server.get(path)
@@ -186,11 +215,12 @@ def test_unknown_route(server: Server) -> None:
 @pytest.mark.parametrize(
     ("path", "allowed"),
     [
-        ("/v1/plans", "GET, POST"),
+        ("/v1/plans", "GET, HEAD, POST"),
         ("/v1/plans/nothing", "DELETE, GET, HEAD"),
-        ("/v1/plans/nothing.csv", "DELETE, GET"),  # a key may be anything until it is looked for
-        ("/v1/sweeps/nothing", "DELETE, GET"),
-        ("/healthz", "GET"),
+        ("/v1/plans/nothing.csv", "DELETE, GET, HEAD"),  # a key may be anything until it is looked for
+        ("/v1/sweeps/nothing", "DELETE, GET, HEAD"),
+        ("/v1/compare", "POST"),
+        ("/healthz", "GET, HEAD"),
         ("/openapi.json", "GET, HEAD"),
     ],
 )
