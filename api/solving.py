@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pkgutil import resolve_name
 
 from api.claims import Claim, Claims
 from api.database import OUT_OF_ORDER, database_at
 from api.near import reused
-from api.refusal import Refusal, document_of
+from api.refusal import Refusal, document, document_of
 from api.settings import Settings
 from api.statements import Found
 from api.store import Store
 from solver import Options
-from zbplan.errors import ZbplanError
+from zbplan.errors import InvalidInputError, ZbplanError
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 from zbplan.validate import check
 
 logger = logging.getLogger(__name__)
+
+DAMAGED = document(
+    "damaged", 500, "The stored problem is damaged", "found it unreadable, or another one; needed another POST of it"
+)
 
 
 def solve_claimed(settings: Settings, claim: Claim) -> Found | None:
@@ -35,7 +40,7 @@ def solve_claimed(settings: Settings, claim: Claim) -> Found | None:
         If the store is out of order before the solve begins.
     """
     claims = Claims(database_at(settings.database_url))
-    problem = claims.problem(claim)
+    problem = _problem(claims, claim)
     if problem is None:
         return None
 
@@ -52,6 +57,15 @@ def solve_claimed(settings: Settings, claim: Claim) -> Found | None:
         return Found.of(check(plan))
     except ZbplanError as error:
         raise Refusal(document_of(error)) from None
+
+
+def _problem(claims: Claims, claim: Claim) -> Problem | None:
+    """Return what is to be solved; None if the claim is gone. Raises ``Refusal`` if it is not what was stored."""
+    with suppress(InvalidInputError):
+        problem = claims.problem(claim)
+        if problem is None or problem.key == claim.key:
+            return problem
+    raise Refusal(DAMAGED)
 
 
 def _start(settings: Settings, claim: Claim, problem: Problem) -> Plan | None:

@@ -14,6 +14,7 @@ from api.resource import UNDER_WAY
 from api.settings import Settings
 from api.store import Store
 from api.sweeps import Costs, SweepRequest, Sweeps, cell_of, table
+from zbplan.errors import InvalidInputError
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 
@@ -106,9 +107,12 @@ def table_of(settings: Settings, key: str) -> tuple[bytes, bool]:
 def _costs(database_url: str, plan: int) -> Costs | None:
     """Return what a stored plan costs; a row is never changed, so that it is read once."""
     text = Store(database_at(database_url)).document(plan)
-    if text is None:
+    try:
+        metrics = None if text is None else Plan.parse_json(text).metrics
+    except InvalidInputError:  # it is in the words of an older service
+        metrics = None
+    if metrics is None:
         return None
-    metrics = Plan.parse_json(text).metrics
     return Costs(metrics.bubble_rate, max(metrics.peak_bytes))
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -21,6 +22,9 @@ from api.sweeps import Sweeps
 from api.writing import write
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOOK_S = 0.5
 """How often who waits for a sweep looks at it."""
@@ -131,24 +135,34 @@ class Sweeping:
             task.add_done_callback(lambda done: self._finish(key, done))
 
     async def _post(self, key: str) -> None:
-        async with self._one_at_a_time:
-            waiting = await self._planners.run(sweep_desk.waiting, self._settings, key)
-        for cell in waiting:
-            while (problem := await self._post_cell(key, cell)) is None:
-                await asyncio.sleep(RETRY_AFTER_S)
-            if problem:
+        for cell in await self._patiently(self._waiting, key):
+            if problem := await self._patiently(self._submit, key, cell):
                 self._posted(problem)
 
-    async def _post_cell(self, key: str, cell: int) -> str | None:
-        """Return the key of a cell's problem, an empty one where it is refused, and None while there is no room."""
+    async def _patiently(self, step: Callable[P, Awaitable[T | None]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Take a step, when no other sweep does, again and again while it comes to nothing or the store fails."""
+        while True:
+            try:
+                async with self._one_at_a_time:
+                    done = await step(*args, **kwargs)
+                if done is not None:
+                    return done
+            except SQLAlchemyError as error:
+                logger.warning("the store cannot be used: %s", error)
+            await asyncio.sleep(RETRY_AFTER_S)
+
+    async def _waiting(self, key: str) -> list[int] | None:
+        """Return the cells that are not posted; None while the service cannot say."""
         try:
-            async with self._one_at_a_time:
-                return await self._submit(key, cell)
-        except SQLAlchemyError as error:
-            logger.warning("the store cannot be used: %s", error)
+            return await self._planners.run(sweep_desk.waiting, self._settings, key)
+        except Refusal as refusal:
+            if refusal.document.status < 500:
+                raise
+            logger.warning("the sweep %s cannot be looked at: %s", key, refusal.document.detail)
             return None
 
     async def _submit(self, key: str, cell: int) -> str | None:
+        """Return the key of a cell's problem, an empty one where it is refused, and None while there is no room."""
         try:
             return await self._planners.run(sweep_desk.submit, self._settings, key, cell)
         except Refusal as refusal:

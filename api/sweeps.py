@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from api.database import Database
@@ -22,6 +23,8 @@ from zbplan.errors import Finding, InvalidInputError
 from zbplan.plan import Bound
 from zbplan.problem import REVISION, Problem
 from zbplan.record import Record
+
+logger = logging.getLogger(__name__)
 
 Limit = float | str | list[float] | None
 Shape = str | list[list[int]]
@@ -114,19 +117,27 @@ class Sweeps:
         self._database = database
 
     def add(self, request: SweepRequest, caller: str | None) -> str:
-        """Keep a sweep, once; return its key."""
+        """Keep a sweep, once, or anew where it was damaged; return its key."""
         document = text_of(request)
-        key = hashlib.sha256(document + f" revision {REVISION}".encode()).hexdigest()
+        key = _key_of(document, REVISION)
         row = {"key": key, "document": document, "submitted_at": now(), "submitted_by": caller}
         self._insert(SweepRow, row)
+        mend = update(SweepRow).where(SweepRow.key == key, SweepRow.document != document).values(document=document)
+        with self._database.write() as connection:
+            connection.execute(mend)
         return key
 
     def request(self, key: str) -> tuple[SweepRequest, str, str | None] | None:
-        """Return a sweep, and when and by whom it was posted."""
+        """Return a sweep, and when and by whom it was posted; None if it is not there, or damaged."""
         columns = (SweepRow.document, SweepRow.submitted_at, SweepRow.submitted_by)
         with self._database.read() as connection:
             row = connection.execute(select(*columns).where(SweepRow.key == key)).one_or_none()
-        return None if row is None else (SweepRequest.parse_json(row[0]), row[1], row[2])
+        if row is None:
+            return None
+        if key not in (_key_of(row.document, revision) for revision in range(1, REVISION + 1)):
+            logger.warning("the sweep %s is damaged; another POST of it mends it", key)
+            return None
+        return SweepRequest.parse_json(row.document), row.submitted_at, row.submitted_by
 
     def note(self, sweep: str, cell: int, key: str, refusal: ErrorDocument | None = None) -> str:
         """Note the problem of a cell, or why it is refused; what was noted first stays. Return the key that is noted.
@@ -180,6 +191,10 @@ class Sweeps:
                 connection.execute(insert(table).values(row))
         except IntegrityError:
             return  # it is there already
+
+
+def _key_of(document: bytes, revision: int) -> str:
+    return hashlib.sha256(document + f" revision {revision}".encode()).hexdigest()
 
 
 def _type_of(refusal: bytes | None) -> str | None:

@@ -132,7 +132,11 @@ async def follow(
     after = int(last_event_id) if last_event_id is not None and _EVENT_ID.fullmatch(last_event_id) else None
     events = await service.follow(key, after)
     # Who asks for the head only gets it at once, and takes no listener's place until the solve ends.
-    return StreamingResponse([] if request.method == "HEAD" else events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return StreamingResponse(
+        [] if request.method == "HEAD" else events,
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store"},
+    )
 
 
 @router.get(

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
-from api import sweep_desk
+from api import sweep_desk, sweeping
 from api.clerks import CRASHED, Clerks
 from api.database import Database
 from api.refusal import Refusal
@@ -20,6 +22,7 @@ from api.store import Store
 from api.sweeping import Sweeping
 from api.sweeps import Cell, SweepResource, Sweeps, table
 from tests.api.servers import Server, problem, running, wait_until
+from tests.api.stored import added
 from tests.api.test_routes import assert_problem_details
 from zbplan.problem import Problem
 
@@ -176,9 +179,9 @@ def test_cell_that_no_worker_survives_is_refused_until_the_sweep_is_posted_again
     settings = Settings(database_url=database_url)
 
     async def posted(clerks: Clerks) -> SweepResource:
-        sweeping = Sweeping(settings, Sweeps(database), planners=clerks, judges=clerks, posted=str, stop=asyncio.sleep)
-        key = await sweeping.submit(json.dumps(asked).encode(), None)
-        found = SweepResource.parse_json((await sweeping.table(key, 30)).representation.body)
+        some = Sweeping(settings, Sweeps(database), planners=clerks, judges=clerks, posted=str, stop=asyncio.sleep)
+        key = await some.submit(json.dumps(asked).encode(), None)
+        found = SweepResource.parse_json((await some.table(key, 30)).representation.body)
         await clerks.stop()
         return found
 
@@ -211,3 +214,63 @@ def test_cell_that_is_stopped_while_it_is_posted_is_not_solved(
     monkeypatch.setattr(sweep_desk, "keep", keep_late)
     assert sweep_desk.submit(settings, key, 0) == ""
     assert (Store(database).under_way(), Store(database).queued()) == (0, [])
+
+
+class Flickering(Clerks):
+    """Cannot use the store the first two times it is asked which cells wait, and does all else."""
+
+    failures = 2
+
+    async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if function is sweep_desk.waiting and self.failures:
+            self.failures -= 1
+            raise OperationalError("SELECT 1", {}, Exception("away")) if self.failures else Refusal(CRASHED)
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+
+def test_sweep_whose_cells_cannot_be_listed_for_a_while_goes_on_by_itself(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "RETRY_AFTER_S", 0.01)
+    settings = Settings(database_url=database_url)
+
+    async def check() -> None:
+        clerks, posted = Flickering(settings), asyncio.Queue[str]()
+        some = Sweeping(
+            settings,
+            Sweeps(database),
+            planners=clerks,
+            judges=clerks,
+            posted=posted.put_nowait,
+            stop=asyncio.sleep,
+        )
+        await some.submit(json.dumps(asked).encode(), None)
+        async with asyncio.timeout(60):
+            assert {await posted.get() for _ in range(2)} == set(Store(database).queued())
+        await some.end()
+        await clerks.stop()
+
+    asked = sweep(microbatches=[4, 5])
+    asyncio.run(check())
+
+
+def test_damaged_documents_keep_no_service_from_its_start_and_from_its_other_sweeps(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    asked, other = sweep(microbatches=[4, 5]), sweep(microbatches=[4, 5])
+    with running(tmp_path, database_url=database_url, max_jobs=0) as server:
+        damaged, sound = (server.post(each, path="/v1/sweeps").headers["content-location"] for each in (asked, other))
+    known = added(Store(database), Problem.parse(problem()))
+    with database.write() as connection:
+        spoil = {"damaged": damaged.rpartition("/")[2], "key": known.key, "text": b"{"}
+        connection.execute(text("UPDATE sweeps SET document = :text WHERE key = :damaged"), spoil)
+        connection.execute(text("UPDATE problems SET problem = :text WHERE key = :key"), spoil)
+    with running(tmp_path, database_url=database_url, retry_after_s=0) as server:
+        found = server.get(sound, Prefer="wait=60").json()
+        assert {item["status"] for item in found["cells"]} == {"done"}
+        assert_problem_details(server.get(damaged), 404, "not_found")
+        mended = server.post(asked, path="/v1/sweeps", wait_s=60)
+        assert (mended.headers["content-location"], mended.json()["status"]) == (damaged, "done")
+        failed = server.get(f"/v1/plans/{known.key}", Prefer="wait=60").json()
+        assert (failed["status"], failed["error"]["type"]) == ("failed", "urn:zbplan:error:damaged")
+        assert server.post(known.model_dump(), wait_s=60).json()["status"] == "done"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import sqlalchemy as sa
 from alembic import op
@@ -24,7 +25,8 @@ def upgrade() -> None:
     connection = op.get_bind()
     for key in connection.execute(sa.text("SELECT key FROM problems")).scalars().all():
         text = connection.execute(sa.text("SELECT problem FROM problems WHERE key = :key"), {"key": key}).scalar_one()
-        connection.execute(fill, {"key": key, **_facts(json.loads(text))})
+        with suppress(ValueError, AttributeError):  # a damaged problem is in lists without what was asked for
+            connection.execute(fill, {"key": key, **_facts(json.loads(text))})
 
 
 def _facts(problem: dict[str, object]) -> dict[str, object]:
