@@ -53,7 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
 def _answer_head(app: FastAPI, routes: Iterable[APIRoute]) -> None:
     """Answer HEAD where GET is answered (RFC 9110, section 9.3.2); the server keeps the body to itself."""
     for route in routes:
-        if "GET" in route.methods:
+        if "GET" in (route.methods or ()):
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
 
 

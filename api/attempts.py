@@ -14,6 +14,7 @@ from api.pool import Pool, WorkerLostError
 from api.refusal import ErrorDocument, Refusal, document
 from api.settings import Settings
 from api.solving import solve_claimed
+from api.unsent import Unsent
 from api.writing import write
 
 logger = logging.getLogger(__name__)
@@ -21,8 +22,8 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 1.0
 """How long to wait before the store is told again what it could not be told."""
 
-UNHEARD = document(
-    "store", 500, "The solve was lost", "found the store out of order while the solve ran over its time, twice"
+TORN = document(
+    "store", 500, "The solve was lost", "found only part of its last plan, and the store out of order before, twice"
 )
 
 
@@ -81,14 +82,17 @@ class Attempts:
 
     async def _see_through(self, claim: Claim) -> None:
         """Solve a claimed problem and tell the store what came of it, however long the store is out of order."""
-        tell = await self._outcome(claim)
+        with Unsent.held() as unsent:
+            tell = await self._outcome(claim, unsent)
+            if (found := await asyncio.to_thread(unsent.plan)) is not None:
+                await _patiently(partial(self._claims.improve, claim, found))
         await _patiently(tell)
 
-    async def _outcome(self, claim: Claim) -> Callable[[], None]:
+    async def _outcome(self, claim: Claim, unsent: Unsent) -> Callable[[], None]:
         """Return what the store is to be told, once a worker has solved a problem or failed to."""
-        limit_s, began = claim.time_limit_s + self._settings.overtime_s, asyncio.get_running_loop().time()
+        limit_s = claim.time_limit_s + self._settings.overtime_s
         try:
-            found = await self._pool.run(limit_s, solve_claimed, self._settings, claim)
+            found = await self._pool.run(limit_s, solve_claimed, self._settings, claim, unsent.place)
             # Without a plan the claim is gone, and whatever the store is told changes nothing.
             return partial(self._claims.release, claim) if found is None else partial(self._claims.finish, claim, found)
         except Refusal as refusal:
@@ -99,9 +103,8 @@ class Attempts:
             return partial(self._claims.release, claim)
         except TimeoutError:
             logger.warning("killed the solve of %s after %g s", claim.key, limit_s)
-            if self._leases.failed_since(began):
-                # Better plans than the one there may have been found meanwhile, and did not get there.
-                return partial(self._claims.lost, claim, UNHEARD)
+            if unsent.is_torn():
+                return partial(self._claims.lost, claim, TORN)
             return partial(self._claims.overrun, claim)
         except WorkerLostError as error:
             logger.warning("lost the solve of %s: %s", claim.key, error)

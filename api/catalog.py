@@ -27,11 +27,11 @@ ROOM_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Shown:
-    """A job and what is sent of it; ``seen`` is when the store last said so."""
+    """A job and what is sent of it; ``seen_at_s`` is when, by the clock of the event loop, the store last said so."""
 
     job: Job
     representation: Representation
-    seen: float
+    seen_at_s: float
 
     @property
     def under_way(self) -> bool:
@@ -77,22 +77,22 @@ class Catalog:
     async def read(self, key: str) -> Shown | None:
         """Return the resource with a key, at most ``STALE_S`` old; None if there is none."""
         shown = self._shown.get(key)
-        age = asyncio.get_running_loop().time() - (shown.seen if shown else 0)
-        if shown is not None and age < (STALE_S if self._loading.is_running(key) else self._fresh_s):
+        age_s = asyncio.get_running_loop().time() - (shown.seen_at_s if shown else 0)
+        if shown is not None and age_s < (STALE_S if self._loading.is_running(key) else self._fresh_s):
             return shown
         return await self._loading.run(key, lambda: self._load(key))
 
     async def wait(self, key: str, until: Callable[[Shown], bool], seconds: float) -> Shown | None:
         """Return the resource as soon as it is as wanted, or as it is when time is up or the service stops."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
+        deadline_s = loop.time() + seconds
         while True:
             news = self.news
             shown = await self.read(key)
-            left = deadline - loop.time()
-            if shown is None or until(shown) or left <= 0 or self.closed:
+            left_s = deadline_s - loop.time()
+            if shown is None or until(shown) or left_s <= 0 or self.closed:
                 return shown
-            await self.later(news, left)
+            await self.later(news, left_s)
 
     async def later(self, news: asyncio.Event, seconds: float = HEARD_S) -> None:
         """Return when it is time to read again: there is news since, or a change elsewhere may not have been told."""
@@ -140,17 +140,17 @@ class Catalog:
         return shown
 
     async def _look(self, key: str) -> Shown | None:
-        seen = asyncio.get_running_loop().time()
+        seen_at_s = asyncio.get_running_loop().time()
         job = await asyncio.to_thread(self._store.job, key)
         if job is None:
             return None
         known = self._shown.get(key)
         if known is not None and known.job == job:
-            return Shown(job, known.representation, seen)
+            return Shown(job, known.representation, seen_at_s)
         document = None if job.plan is None else await self._document(job.plan)
         if document is None and job.plan is not None:
             return await self._look(key)
-        return Shown(job, await asyncio.to_thread(represent, job, document), seen)
+        return Shown(job, await asyncio.to_thread(represent, job, document), seen_at_s)
 
     async def _document(self, row: int) -> bytes | None:
         """Return a stored plan; throw it away and return None if it is damaged."""

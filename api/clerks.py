@@ -41,7 +41,7 @@ class Clerks:
         self._pool = Pool(settings.desk_workers, self._memory_bytes)
         self._waiting = 0
         self.at_work = 0
-        self._went_on = 0.0
+        self._went_on_at_s = 0.0
 
     def start(self) -> None:
         """Start the processes, which takes them a moment."""
@@ -83,7 +83,7 @@ class Clerks:
 
     async def prove(self) -> None:
         """Go through a worker and back, unless one is at work that has not used up its time: it proves as much."""
-        if self.at_work == 0 or asyncio.get_running_loop().time() - self._went_on > self._limit_s:
+        if self.at_work == 0 or asyncio.get_running_loop().time() - self._went_on_at_s > self._limit_s:
             await self.run(desk.nothing)
 
     async def _attempt(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -102,4 +102,4 @@ class Clerks:
                 self._go_on()
 
     def _go_on(self) -> None:
-        self._went_on = asyncio.get_running_loop().time()
+        self._went_on_at_s = asyncio.get_running_loop().time()

@@ -44,19 +44,19 @@ class Events:
     async def _events(self, shown: Shown, after: int | None) -> AsyncIterator[bytes]:
         key, last = shown.job.key, None
         seen = (shown.job.plan or 1) - 1 if after is None else after
-        quiet_since = asyncio.get_running_loop().time()
+        quiet_since_s = asyncio.get_running_loop().time()
         while True:
             news = self._catalog.news
             shown = await self._catalog.read(key) or shown
             for item in await self._found(shown, seen):
                 yield _found(item, last)
-                seen, last, quiet_since = item.id, item, asyncio.get_running_loop().time()
+                seen, last, quiet_since_s = item.id, item, asyncio.get_running_loop().time()
             if not shown.under_way:
                 yield _event("done", None, {"key": key, "status": shown.job.status})
             if not shown.under_way or self._catalog.closed:
                 return
-            if asyncio.get_running_loop().time() - quiet_since > KEEP_ALIVE_S:
-                quiet_since = asyncio.get_running_loop().time()
+            if asyncio.get_running_loop().time() - quiet_since_s > KEEP_ALIVE_S:
+                quiet_since_s = asyncio.get_running_loop().time()
                 yield KEEP_ALIVE
             await self._catalog.later(news)
 

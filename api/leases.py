@@ -40,11 +40,11 @@ class Leases:
         self._sweep = sweep
         self._held: dict[Claim, asyncio.Future[Any]] = {}
         self._beating: asyncio.Task[None] | None = None
-        self._well_since = 0.0
+        self._well_since_s = 0.0
 
     def start(self) -> None:
         """Begin to beat."""
-        self._well_since = asyncio.get_running_loop().time()
+        self._well_since_s = asyncio.get_running_loop().time()
         self._beating = asyncio.create_task(self._beat())
 
     async def stop(self) -> None:
@@ -52,10 +52,6 @@ class Leases:
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
-
-    def failed_since(self, began: float) -> bool:
-        """Return whether the store was out of order since a time by the event loop's clock."""
-        return self._well_since > began
 
     async def hold(self, claim: Claim, solve: asyncio.Future[Any]) -> None:
         """Keep a claim alive until its solve ends; cancel the solve when the claim is gone, or this is cancelled."""
@@ -73,13 +69,13 @@ class Leases:
             try:
                 await self._renew()
                 # After an outage of the store all leases have run out, and their holders need time to renew them.
-                if clock.time() - self._well_since > self._lease_s:
+                if clock.time() - self._well_since_s > self._lease_s:
                     for key in await write(self._claims.reap):
                         logger.warning("whoever solved %s is gone", key)
                 await self._sweep()
             except Exception as error:
                 # Whatever it is, this beat must not be the last one: leases would run out in silence.
-                self._well_since = clock.time()
+                self._well_since_s = clock.time()
                 logger.warning("a beat failed: %s", error, exc_info=not isinstance(error, OUT_OF_ORDER))
 
     async def _renew(self) -> None:

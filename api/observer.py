@@ -38,7 +38,7 @@ class Observer:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         identity = _identity(Headers(scope=scope))
-        began, status = time.perf_counter(), 500
+        began_at_s, status = time.perf_counter(), 500
 
         async def send_named(message: Message) -> None:
             nonlocal status
@@ -51,7 +51,7 @@ class Observer:
         try:
             return await self._app(scope, receive, send_named)
         finally:
-            self._note(scope, status, time.perf_counter() - began)
+            self._note(scope, status, time.perf_counter() - began_at_s)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "other"

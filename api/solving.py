@@ -13,6 +13,7 @@ from api.refusal import Refusal, document, document_of
 from api.settings import Settings
 from api.statements import Found
 from api.store import Store
+from api.unsent import Place, Unsent
 from solver import Options
 from zbplan.errors import InvalidInputError, ZbplanError
 from zbplan.plan import Plan
@@ -26,11 +27,11 @@ DAMAGED = document(
 )
 
 
-def solve_claimed(settings: Settings, claim: Claim) -> Found | None:
+def solve_claimed(settings: Settings, claim: Claim, place: Place) -> Found | None:
     """Return the best plan of a problem that this service has claimed, ready to be stored; None if the claim is gone.
 
     Every better plan on the way goes to the store at once. The last one is left to the caller, who has all the time
-    that the store may need.
+    that the store may need, and so is one that the store could not take.
 
     Raises
     ------
@@ -44,19 +45,28 @@ def solve_claimed(settings: Settings, claim: Claim) -> Found | None:
     if problem is None:
         return None
 
-    def keep(plan: Plan, _bound_ms: float) -> None:
-        try:
-            claims.improve(claim, Found.of(check(plan)))
-        except OUT_OF_ORDER as error:
-            logger.warning("the store cannot be used, and may get the next better plan: %s", error)
-
     try:
         start = _start(settings, claim, problem)
-        options = Options(threads=settings.threads_per_solver)
-        plan = resolve_name(settings.solve)(problem, options=options, warm_start=start, on_incumbent=keep)
+        with Unsent.at(place) as unsent:
+            plan = resolve_name(settings.solve)(
+                problem,
+                options=Options(threads=settings.threads_per_solver),
+                warm_start=start,
+                on_incumbent=lambda plan, _: _keep(claims, claim, plan, unsent),
+            )
         return Found.of(check(plan))
     except ZbplanError as error:
         raise Refusal(document_of(error)) from None
+
+
+def _keep(claims: Claims, claim: Claim, plan: Plan, unsent: Unsent) -> None:
+    unsent.put(found := Found.of(check(plan)))
+    try:
+        claims.improve(claim, found)
+    except OUT_OF_ORDER as error:
+        logger.warning("the store cannot be used, and will get this plan later, or a better one: %s", error)
+    else:
+        unsent.clear()
 
 
 def _problem(claims: Claims, claim: Claim) -> Problem | None:

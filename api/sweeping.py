@@ -107,10 +107,10 @@ class Sweeping:
 
     async def table(self, key: str, wait_s: float) -> Table:
         """Return what came of each cell, once all are final or the time is up; raises ``Refusal`` if there is none."""
-        deadline = asyncio.get_running_loop().time() + wait_s
+        deadline_s = asyncio.get_running_loop().time() + wait_s
         while True:
             table = await self._looking.run(key, lambda: self._look(key))
-            left_s = deadline - asyncio.get_running_loop().time()
+            left_s = deadline_s - asyncio.get_running_loop().time()
             if not table.under_way or left_s <= 0 or self._closed.is_set():
                 return table
             self._begin(key)  # the service that began it may be gone

@@ -88,12 +88,12 @@ class Keyring:
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._known: Sequence[Token] = ()
-        self._read_at: float | None = None
+        self._read_at_s: float | None = None
         self._reading: SingleFlight[None] = SingleFlight()
 
     async def all(self) -> Sequence[Token]:
         """Return the tokens; those last known where the store does not say."""
-        if self._read_at is None or asyncio.get_running_loop().time() - self._read_at > FRESH_S:
+        if self._read_at_s is None or asyncio.get_running_loop().time() - self._read_at_s > FRESH_S:
             await self._reading.run("", self._read)
         return self._known
 
@@ -101,10 +101,10 @@ class Keyring:
         try:
             self._known = await asyncio.to_thread(self._tokens.list)
         except SQLAlchemyError as error:
-            if self._read_at is None:
+            if self._read_at_s is None:
                 raise
             logger.warning("the tokens cannot be read; those last known count: %s", error)
-        self._read_at = asyncio.get_running_loop().time()
+        self._read_at_s = asyncio.get_running_loop().time()
 
 
 def holder(tokens: Sequence[Token], secret: str) -> Token | None:

@@ -14,6 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import OperationalError
+
+from api.claims import Claims
 from solver import Options, solve
 from zbplan.errors import MethodError
 from zbplan.plan import Plan
@@ -33,6 +36,8 @@ def scripted(problem: Problem, **options: Any) -> Plan:
             return held(problem, **options)
         case "improving":
             return improving(problem, **options)
+        case "cut off":
+            return cut_off(problem, **options)
         case "killed":
             return killed()
         case "killed once":
@@ -82,6 +87,20 @@ def improving(problem: Problem, **options: Any) -> Plan:
         options["on_incumbent"](plan.with_bound(bound_ms, "a test"), bound_ms)
     _wait_for(problem, "finish")
     return other.with_bound(first.bound.iteration_ms + 0.75, "a test")
+
+
+def cut_off(problem: Problem, **options: Any) -> Plan:
+    """Claim a better bound when this process alone cannot reach the store any longer, and return after ``release``."""
+    Claims.improve = unreachable  # type: ignore[method-assign]
+    plan = quick(problem)
+    bound_ms = plan.bound.iteration_ms + 0.25
+    options["on_incumbent"](plan.with_bound(bound_ms, "a test"), bound_ms)
+    _wait_for(problem, "release")
+    return plan
+
+
+def unreachable(*_: object) -> None:
+    raise OperationalError("UPDATE problems", None, ConnectionError("cut off"))
 
 
 def killed() -> Plan:

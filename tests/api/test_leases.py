@@ -112,19 +112,6 @@ def test_who_stops_holding_stops_the_solve(database: Database) -> None:
     asyncio.run(check())
 
 
-def test_outage_is_remembered(database: Database) -> None:
-    async def check() -> None:
-        sweeps, clock = Sweeps(failing=1), asyncio.get_running_loop()
-        async with beating(database, sweeps) as leases:
-            began = clock.time()
-            assert not leases.failed_since(began)
-            await sweeps.until(2)
-            assert leases.failed_since(began)
-            assert not leases.failed_since(clock.time())
-
-    asyncio.run(check())
-
-
 def test_nothing_is_taken_from_others_just_after_an_outage(database: Database) -> None:
     """Ten beats are two and a half leases; the beats between which the store was well were never a whole one."""
 

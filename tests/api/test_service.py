@@ -303,15 +303,16 @@ def test_plan_that_the_store_cannot_take_is_kept_for_it_past_the_time_of_the_sol
     assert done["plan"]["bound"]["iteration_ms"] == first["bound"]["iteration_ms"] + 0.75
 
 
-def test_solve_killed_while_the_store_is_out_of_order_begins_again(tmp_path: Path) -> None:
-    with running(tmp_path, overtime_s=0, lease_s=1) as server:
-        key = server.begin(problem("held", time_limit_s=4))
-        (solver,) = server.begun(key)
-        with out_of_order(server.database):
-            wait_until(lambda: not Path(f"/proc/{solver}").exists())
-        wait_until(lambda: len(server.begun(key)) == 2)
-        server.let(key, "release")
-        assert server.get(f"/v1/plans/{key}", Prefer="wait=30").json()["status"] == "done"
+def test_plan_of_a_solve_that_alone_cannot_reach_the_store_outlives_its_process(
+    tmp_path: Path, database_url: str
+) -> None:
+    with running(tmp_path, database_url=database_url, overtime_s=0) as server:
+        answer = server.post(improvable("cut off", time_limit_s=1))
+        first, path = answer.json()["plan"], answer.headers["content-location"]
+        done = server.get(path, Prefer="wait=30").json()
+    assert done["status"] == "done"
+    assert done["plan"]["bound"]["iteration_ms"] == first["bound"]["iteration_ms"] + 0.25
+    assert len(server.begun(done["key"])) == 1
 
 
 def test_store_out_of_order_is_503_and_heals(server: Server) -> None:
