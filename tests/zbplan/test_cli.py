@@ -25,7 +25,6 @@ from zbplan.validate import validate
 COMMAND = str(Path(sys.executable).with_name("zbplan"))
 PROFILE = {"stages": 4, "t_f_ms": 10, "t_b_ms": 10, "t_w_ms": 5, "t_comm_ms": 1, "m_b_bytes": 2, "m_w_bytes": 1}
 PROBLEM = {"profile": PROFILE, "devices": 4, "microbatches": 8, "placement": "linear", "memory_limit": "1x"}
-PROBLEM |= {"time_limit_s": 100}  # it is solved in less than one, but for the time that the first solve compiles
 
 FROZEN = {
     "plan": ["PROBLEM.json", "--output -o"],
