@@ -118,6 +118,8 @@ def measure(model: StagedModel, options: Options, *, placement: Placement | None
         samples are too few or too scattered, or T_comm can neither be measured nor is given as a finite number.
     zbplan.errors.InvalidInputError
         When the placement does not fit the stages and devices.
+    zbplan.errors.RankGoneError
+        When a process does not take part.
     """
     with all_ranks(options.tensor_parallel) as here:
         placed = _placement(placement, len(model.stages), here.count, options.t_comm_ms)
@@ -138,7 +140,7 @@ def measure_layers(model: LayeredModel, stages: int, options: Options) -> Profil
 
     Raises
     ------
-    MeasurementError
+    MeasurementError, zbplan.errors.RankGoneError
         As ``measure``.
     """
     count = len(model.layers)

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from profiler.stage import StageFigures
+from zbplan.advice import NEAR, includes_weight
 from zbplan.evidence import Check
-
-NEAR = 0.15
-"""Relative difference up to which two times count as about equal."""
+from zbplan.verdict import MOST_OUTSIDE
 
 LEAST_IN_OPS = 0.8
 """Part of a microbatch that F, B and W should take when nothing else runs."""
-
-MOST_OUTSIDE = 0.2
-"""Part of an iteration that may pass outside the schedule."""
 
 Found = tuple[str, float, bool, str]
 """Name, ratio, whether it is as it should be, and what that means."""
@@ -70,7 +66,7 @@ def _b_without_w(figure: StageFigures) -> Iterator[Found]:
     f, b, w = (figure.times[field] for field in ("t_f_ms", "t_b_ms", "t_w_ms"))
     if w.samples and f.median_ms > 0:
         b_to_f, w_to_f = b.median_ms / f.median_ms, w.median_ms / f.median_ms
-        suspect = abs(b_to_f - 2) <= 2 * NEAR and abs(w_to_f - 1) <= NEAR
+        suspect = includes_weight(f.median_ms, b.median_ms, w.median_ms)
         meaning = ": this looks like B including W" if suspect else ""
         yield "b_without_w", b_to_f, not suspect, f"B takes {b_to_f:.2f} times F, W {w_to_f:.2f} times{meaning}"
 

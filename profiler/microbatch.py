@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from profiler.backward import Backward, fused
 from profiler.errors import MeasurementError
+from zbplan.errors import root
 
 Tensors = tuple[Tensor, ...]
 
@@ -109,5 +110,4 @@ def named(stage: int, op: str) -> Iterator[None]:
     except MeasurementError as error:
         raise MeasurementError(f"stage {stage}, {op}: {error}") from error
     except Exception as error:
-        found = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise MeasurementError(f"stage {stage}, {op}: found {found}; needed one that runs") from error
+        raise MeasurementError(f"stage {stage}, {op}: found {root(error)}; needed one that runs") from error

@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from profiler.errors import MeasurementError
+from zbplan.errors import RankGoneError
 
 
 class Ranks:
@@ -81,16 +82,13 @@ def every_rank() -> Iterator[None]:
 
     Raises
     ------
-    MeasurementError
+    RankGoneError
         If it fails, most often because another rank is gone.
     """
     try:
         yield
     except RuntimeError as error:
-        raise MeasurementError(
-            f"rank {dist.get_rank()}, measuring with the others: found {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; needed every rank to take part: look for the rank that failed first"
-        ) from error
+        raise RankGoneError(dist.get_rank(), "measuring with the others", error) from error
 
 
 @contextmanager

@@ -111,6 +111,8 @@ class Recorder:
         ------
         MeasurementError
             On every rank alike, when steps are missing, or samples are too few or too scattered.
+        zbplan.errors.RankGoneError
+            When a rank does not take part.
         """
         group = self._tap.group
         members = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from runtime_client.errors import JobMismatchError, PlanDigestError, RankGoneError
+from runtime_client.errors import JobMismatchError, PlanDigestError
+from zbplan.errors import RankGoneError
 
 DIGEST_BYTES = 32
 FINDING_BYTES = 480

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zbplan.errors import ZbplanError
+from zbplan.errors import ZbplanError, root
 
 
 class FetchError(ZbplanError):
@@ -61,7 +61,7 @@ class OpError(ZbplanError):
     def __init__(self, rank: int, op: str, error: BaseException) -> None:
         self.rank = rank
         self.op = op
-        super().__init__(f"rank {rank}, {op}: found {_root(error)}; needed an op that runs")
+        super().__init__(f"rank {rank}, {op}: found {root(error)}; needed an op that runs")
 
 
 class StepError(ZbplanError):
@@ -70,24 +70,6 @@ class StepError(ZbplanError):
     def __init__(self, rank: int, error: BaseException) -> None:
         self.rank = rank
         super().__init__(
-            f"rank {rank}, outside any op: found {_root(error)}; needed a step that every rank runs to its end: "
+            f"rank {rank}, outside any op: found {root(error)}; needed a step that every rank runs to its end: "
             "look for the rank that failed first"
         )
-
-
-class RankGoneError(ZbplanError):
-    """What all ranks do together outside of steps failed on this rank, most often because another rank is gone."""
-
-    def __init__(self, rank: int, doing: str, error: BaseException) -> None:
-        self.rank = rank
-        super().__init__(
-            f"rank {rank}, {doing}: found {_root(error)}; needed every rank of the group to take part: look for the "
-            "rank that failed first"
-        )
-
-
-def _root(error: BaseException) -> str:
-    """Return the error that others were raised from, on one line."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zbplan.errors import ZbplanError
+from zbplan.errors import ZbplanError, root
 
 
 class ValidationError(ZbplanError):
@@ -11,8 +11,8 @@ class ValidationError(ZbplanError):
     def __init__(self, rank: int, ranks: int, error: BaseException) -> None:
         self.rank = rank
         super().__init__(
-            f"rank {rank}, while an optimizer step was validated: found {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; needed the state of all {ranks} ranks: look for the one that failed first"
+            f"rank {rank}, while an optimizer step was validated: found {root(error)}; needed the state of all {ranks} "
+            "ranks: look for the one that failed first"
         )
 
 

@@ -18,7 +18,7 @@ def advice(problem: Problem) -> list[str]:
 def _backward_includes_weight(problem: Problem) -> Iterator[str]:
     """Warn about T_B as other papers count it: a fused backward takes about 2 T_F, of which W is about T_F."""
     t_f, t_b, t_w = (_mean(problem, name) for name in ("t_f_ms", "t_b_ms", "t_w_ms"))
-    if _near(t_b, 2 * t_f) and _near(t_w, t_f):
+    if includes_weight(t_f, t_b, t_w):
         yield (
             f"$.profile.t_b_ms: {t_b:g} ms on average is about 2 t_f_ms ({t_f:g} ms), while t_w_ms is about t_f_ms "
             f"({t_w:g} ms): looks like B including W; t_b_ms is the input gradient only, t_bw_ms is both"
@@ -36,12 +36,18 @@ def _communication_bound(problem: Problem) -> Iterator[str]:
         )
 
 
+def includes_weight(t_f: float, t_b: float, t_w: float) -> bool:
+    """Tell whether T_B looks like that of a fused backward."""
+    return _near(t_b, 2 * t_f) and _near(t_w, t_f)
+
+
+def _near(found: float, expected: float) -> bool:
+    """Tell whether two times are about equal; none is about 0."""
+    return expected > 0 and abs(found - expected) <= NEAR * expected
+
+
 def _mean(problem: Problem, name: str) -> float:
     """Return the mean of a measured time over stages and microbatches."""
     entries = problem.canonical_profile[name]
     means = [sum(entry) / len(entry) if isinstance(entry, list) else entry for entry in entries]
     return float(sum(means) / len(means))
-
-
-def _near(found: float, expected: float) -> bool:
-    return expected > 0 and abs(found - expected) <= NEAR * expected

@@ -93,6 +93,24 @@ class InvalidPlanError(ZbplanError):
         super().__init__(_first([str(violation) for violation in self.violations], "\n", 20))
 
 
+class RankGoneError(ZbplanError):
+    """What all ranks do together failed on this rank, most often because another rank is gone."""
+
+    def __init__(self, rank: int, doing: str, error: BaseException) -> None:
+        self.rank = rank
+        super().__init__(
+            f"rank {rank}, {doing}: found {root(error)}; needed every rank of the group to take part: look for the "
+            "rank that failed first"
+        )
+
+
+def root(error: BaseException) -> str:
+    """Return the error that others were raised from, on one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def _first(texts: Sequence[str], separator: str, count: int = 4) -> str:
     more = [f"and {len(texts) - count} more"] if len(texts) > count else []
     return separator.join([*texts[:count], *more])

@@ -65,7 +65,7 @@ def test_a_process_that_is_gone_ends_the_others_with_a_message(tmp_path: Path) -
     status, _, stderr = torchrun(2, "profiler", "tests.profiler.emulated:leaving_model", *options)
     assert status != 0
     assert "python -m profiler: rank 0, measuring with the others: found " in stderr
-    assert "needed every rank to take part: look for the rank that failed first" in stderr
+    assert "needed every rank of the group to take part: look for the rank that failed first" in stderr
     assert not (tmp_path / "profile.json").exists()
 
 
