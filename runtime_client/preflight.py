@@ -135,15 +135,27 @@ def _warn_weights_in_b(stage: int, module: nn.Module, roots: Sequence[Any], inpu
         for function, parameter in _custom_weights(roots)
         if id(parameter) not in inputs
     ]
+    owned += _attention_weights(module)
     if owned:
         more = f" and {len(owned) - NAMED} more" if len(owned) > NAMED else ""
         warnings.warn(
-            f"stage {stage}: an autograd.Function of its own makes the gradients of {', '.join(owned[:NAMED])}{more}, "
-            "and makes them in B: they are right, but W has that much less to do; use nn.Linear, or take a profile "
-            "measured with --splitter runtime_client:split, which times B and W as they run here",
+            f"stage {stage}: the gradients of {', '.join(owned[:NAMED])}{more} are made in B, by what is no nn.Linear: "
+            "they are right, but W has that much less to do; use nn.Linear, or take a profile measured with --splitter "
+            "runtime_client:split, which times B and W as they run here",
             WeightsInBWarning,
             stacklevel=2,
         )
+
+
+def _attention_weights(module: nn.Module) -> list[str]:
+    """Return the matrices of torch's own attention, which does not call the Linear that it has."""
+    return [
+        f"{prefix}.{name}".removeprefix(".") + f" ({type(inner).__name__})"
+        for prefix, inner in module.named_modules()
+        if isinstance(inner, nn.MultiheadAttention)
+        for name, parameter in inner.named_parameters()
+        if parameter.requires_grad and parameter.dim() > 1
+    ]
 
 
 def _custom_weights(roots: Sequence[Any]) -> Iterator[tuple[str, Tensor]]:

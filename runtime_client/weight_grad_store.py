@@ -2,9 +2,13 @@
 
 A Linear (``nn.Linear``, or GPT-2's ``Conv1D``) that is attached behaves as before wherever nothing is recorded. While a
 store records, its backward returns dX at once and queues dY with x; ``take`` hands the queue over as the function that
-is W. Everything that is no Linear (norm gains, embeddings) gets its gradient in B, and so does a Linear whose weight is
-computed from others, or has hooks that are to see its gradient. This is the ``dw_builder`` contract of
-``torch.distributed.pipelining.PipelineStage``.
+is W. This is the ``dw_builder`` contract of ``torch.distributed.pipelining.PipelineStage``.
+
+Everything that is no Linear (norm gains, embeddings) gets its gradient in B, and so does a Linear whose weight is
+computed from others, has hooks that are to see its gradient, or belongs to another module too: a head that is tied to
+the embedding of its own stage, or ``nn.MultiheadAttention``, which takes its weights without calling a Linear. A weight
+that code of the stage takes from a Linear on its own (``functional.linear(x, self.head.weight)``) nobody can see here:
+its gradient is right, but the two parts add up in another order than with autograd.
 
 Python runs once per Linear and op here, so this code is written to do little.
 """
@@ -207,12 +211,23 @@ def deferred_parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _linears(module: nn.Module) -> list[Any]:
-    """Return the Linears whose forward no subclass has changed, and the Conv1Ds."""
-    return [
-        linear
-        for linear in module.modules()
-        if (isinstance(linear, nn.Linear) and type(linear).forward is nn.Linear.forward) or _is_conv1d(linear)
+    """Return the Linears whose forward no subclass has changed, and the Conv1Ds, if nothing else uses their parameters.
+
+    What else does adds its part in B, and a sum of both would depend on where W stands.
+    """
+    uncalled = {inner.out_proj for inner in module.modules() if isinstance(inner, nn.MultiheadAttention)}
+    linears = [
+        inner
+        for inner in module.modules()
+        if inner not in uncalled and ((isinstance(inner, nn.Linear) and _is_unchanged(inner)) or _is_conv1d(inner))
     ]
+    others = set(module.modules()).difference(linears)
+    elsewhere = {id(parameter) for other in others for parameter in other._parameters.values() if parameter is not None}
+    return [linear for linear in linears if elsewhere.isdisjoint(map(id, linear._parameters.values()))]
+
+
+def _is_unchanged(linear: nn.Linear) -> bool:
+    return type(linear).forward is nn.Linear.forward
 
 
 def _is_conv1d(module: Any) -> bool:

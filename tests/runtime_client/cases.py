@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from tests.runtime_client.models import (
+    attending_stages,
     batch,
     frozen_stages,
     mean_loss,
@@ -65,9 +66,12 @@ def cases(ranks: int) -> dict[str, Case]:
         "1f1b": Case(one_f_one_b(ranks, 8)),
         "no durations": Case(random_plan(v_shape(ranks), 3, seed=7, t_f_ms=0, t_b_ms=0, t_w_ms=0, t_comm_ms=0)),
         "unsplittable stage 0": Case(random_plan(linear(ranks), 4, seed=8, splittable=[False] + [True] * (ranks - 1))),
+        "torch's attention": Case(random_plan(linear(ranks), 4, seed=15), attending_stages),
         "tied embedding and head on one device": Case(random_plan(v_shape(ranks), 4, seed=9), tied_stages),
         **{f"random W {seed}": Case(random_plan(linear(ranks), 5, seed)) for seed in range(10, 13)},
     }
+    if ranks == 1:
+        built["tied embedding and head in one stage"] = Case(random_plan(linear(1), 4, seed=9), tied_stages)
     if ranks > 1:
         built["transposed between stages"] = Case(random_plan(linear(ranks), 4, seed=13), transposed_stages)
         built["sliced between stages"] = Case(random_plan(v_shape(ranks), 4, seed=14), sliced_stages)

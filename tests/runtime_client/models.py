@@ -50,6 +50,25 @@ def tied_stages(stages: int, seed: int = 0) -> list[nn.Module]:
     return built
 
 
+class Attending(nn.Module):
+    """torch's own attention, which uses the weights of the Linear inside it without calling it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        attended: Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return x + attended
+
+
+def attending_stages(stages: int, seed: int = 0) -> list[nn.Module]:
+    built = text_stages(stages, seed)
+    for stage in built:
+        stage.insert(1, Attending())
+    return built
+
+
 class Conv1D(nn.Module):
     """A Linear with its weight the other way round, as GPT-2 has it."""
 

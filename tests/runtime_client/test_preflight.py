@@ -19,7 +19,7 @@ from runtime_client import (
     reference_step,
 )
 from runtime_client.preflight import obstacle, refusals
-from tests.runtime_client.models import batch, mean_loss, on_one_device, text_stages
+from tests.runtime_client.models import attending_stages, batch, mean_loss, on_one_device, text_stages
 from tests.runtime_client.plans import one_f_one_b, plan_of, problem_of, random_plan
 from zbplan.instance import BW, F, Orders
 from zbplan.plan import Plan
@@ -127,12 +127,22 @@ def test_weights_of_a_custom_function_are_right_and_said_to_be_in_b() -> None:
     stages[1].append(FusedLinear())
     plain = copy.deepcopy(stages)
     schedule = PlanSchedule(on_one_device(stages), plan, mean_loss)
-    with pytest.warns(WeightsInBWarning, match=r"stage 1: an autograd.Function of its own .* 3.weight \(Fused\)"):
+    with pytest.warns(WeightsInBWarning, match=r"stage 1: the gradients of 3.weight \(Fused\) are made in B"):
         schedule.step(tokens, target=target)
     schedule.step(tokens, target=target)  # says it once
     for _ in range(2):
         reference_step(plain, plan, mean_loss, tokens, target=target)
     assert torch.equal(stages[1][3].weight.grad, plain[1][3].weight.grad)
+
+
+def test_weights_of_torchs_attention_that_w_does_not_get_are_named() -> None:
+    plan, (tokens, target) = random_plan([[0]], 4, 0), batch(8)
+    schedule = PlanSchedule(on_one_device(attending_stages(1)), plan, mean_loss)
+    named = (
+        r"1\.attention\.in_proj_weight \(MultiheadAttention\), 1\.attention\.out_proj\.weight \(MultiheadAttention\)"
+    )
+    with pytest.warns(WeightsInBWarning, match=f"stage 0: the gradients of {named} are made in B"):
+        schedule.step(tokens, target=target)
 
 
 class Checkpointed(nn.Module):
