@@ -1,7 +1,7 @@
 """Reference: a plan's step in one process with plain autograd, to the last bit what the pipeline must compute.
 
 Floating-point sums depend on their order, so a parameter's gradient must add up its microbatches as the plan does:
-a Linear's weight and bias in the order of W (or BW), every other parameter in the order of B (or BW).
+what the weight-gradient store leaves for W in the order of W (or BW), every other parameter in that of B (or BW).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Answer(BaseHTTPRequestHandler):
 @pytest.fixture
 def service() -> Iterator[Service]:
     with Service() as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         yield server
         server.shutdown()
