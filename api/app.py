@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -64,10 +65,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.service = service = Service(settings, app.state.metrics.submitted)
     app.state.keyring = Keyring(Tokens(database))
     app.state.tally = Tally(database)
+    watching = asyncio.create_task(app.state.keyring.watch())
     try:
         await service.start()
         yield
     finally:
+        watching.cancel()
         service.close()
         await service.stop()
         database.close()

@@ -7,13 +7,13 @@ import socket
 
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.answers import answer, answer_for_now
 from api.database import Database
-from api.refusal import Refusal, document
+from api.refusal import ErrorDocument, Refusal, document
 from api.settings import Settings
-from api.tokens import Token, Tokens, holder
+from api.tokens import Keyring, Token, Tokens, holder
 from zbplan.errors import Finding, InvalidInputError
 
 OPEN = frozenset({"/healthz", "/readyz"})
@@ -21,6 +21,11 @@ OPEN = frozenset({"/healthz", "/readyz"})
 
 READ_ONLY = frozenset({"/v1/validate", "/v1/compare"})
 """What a POST to leaves no trace of."""
+
+REVOKED = "a token that was revoked meanwhile"
+
+_END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
+"""What ends an answer whose length was not told."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -45,16 +50,41 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or let it through."""
-        if scope["type"] == "http" and scope["path"] not in OPEN:
-            try:
-                headers = Headers(scope=scope)
-                self._require_host(headers)
-                scope.setdefault("state", {})["caller"] = await self._caller(scope, headers)
-            except Refusal as refusal:
-                return await answer(refusal.document)(scope, receive, send)
-            except SQLAlchemyError as error:
-                return await answer_for_now(error)(scope, receive, send)
-        return await self._app(scope, receive, send)
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            return await self._app(scope, receive, send)
+        try:
+            headers = Headers(scope=scope)
+            self._require_host(headers)
+            token = await self._token(scope, headers)
+        except Refusal as refusal:
+            return await answer(refusal.document)(scope, receive, send)
+        except SQLAlchemyError as error:
+            return await answer_for_now(error)(scope, receive, send)
+        scope.setdefault("state", {})["caller"] = None if token is None else token.name
+        if token is None:
+            return await self._app(scope, receive, send)
+        return await self._serve_while_valid(token, scope, receive, send)
+
+    async def _serve_while_valid(self, token: Token, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, and end it when its token is revoked: it may go on for long."""
+        keyring: Keyring = scope["app"].state.keyring
+        begun = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                if any(name == b"content-length" for name, _ in message["headers"]):
+                    keyring.no_longer_watch(stay)  # all of it is there, and cannot end early
+            await send(message)
+
+        try:
+            async with keyring.stay(token) as stay:
+                await self._app(scope, receive, send_on)
+        except TimeoutError:
+            if not stay.expired():
+                raise
+            await (send(_END) if begun else answer(_unauthorized(REVOKED))(scope, receive, send))
 
     def _require_host(self, headers: Headers) -> None:
         host = headers.get("host", "")
@@ -63,18 +93,16 @@ class Guard:
         finding = Finding("Host", repr(host[:80]), f"one of {', '.join(self._hosts)}; ZBPLAN_ALLOWED_HOSTS adds names")
         raise Refusal(document("host", 421, "This is not the service that was asked for", str(finding), [finding]))
 
-    async def _caller(self, scope: Scope, headers: Headers) -> str | None:
+    async def _token(self, scope: Scope, headers: Headers) -> Token | None:
         tokens = await scope["app"].state.keyring.all()
         if not tokens and not self._needs_token:
             return None
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         token = holder(tokens, secret.strip()) if scheme.lower() == "bearer" else None
         if token is None:
-            found = "a token that is not known" if secret else "no token"
-            detail = f"found {found}; needed `Authorization: Bearer TOKEN`, as `zbplan token add` gives it"
-            raise Refusal(document("unauthorized", 401, "A token is needed", detail))
+            raise Refusal(_unauthorized("a token that is not known" if secret else "no token"))
         _require_role(token, scope)
-        return token.name
+        return token
 
 
 def require_protection(settings: Settings) -> None:
@@ -110,6 +138,11 @@ def is_loopback(host: str) -> bool:
 def only_reads(method: str, path: str) -> bool:
     """Return whether a request changes nothing."""
     return method in ("GET", "HEAD", "OPTIONS") or path in READ_ONLY
+
+
+def _unauthorized(found: str) -> ErrorDocument:
+    detail = f"found {found}; needed `Authorization: Bearer TOKEN`, as `zbplan token add` gives it"
+    return document("unauthorized", 401, "A token is needed", detail)
 
 
 def _require_role(token: Token, scope: Scope) -> None:

@@ -8,7 +8,8 @@ import hmac
 import logging
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -90,6 +91,36 @@ class Keyring:
         self._known: Sequence[Token] = ()
         self._read_at_s: float | None = None
         self._reading: SingleFlight[None] = SingleFlight()
+        self._stays: dict[asyncio.Timeout, Token] = {}
+
+    @asynccontextmanager
+    async def stay(self, token: Token) -> AsyncIterator[asyncio.Timeout]:
+        """Hold a block in which something is done for who has a token, and end it when the token is gone.
+
+        Raises
+        ------
+        TimeoutError
+            If the token is gone.
+        """
+        async with asyncio.timeout(None) as stay:
+            self._stays[stay] = token
+            try:
+                yield stay
+            finally:
+                self.no_longer_watch(stay)
+
+    def no_longer_watch(self, stay: asyncio.Timeout) -> None:
+        """Let a block come to its end by itself."""
+        self._stays.pop(stay, None)
+
+    async def watch(self) -> None:
+        """End what is done for those whose tokens are gone, until this is cancelled."""
+        while True:
+            await asyncio.sleep(FRESH_S)
+            known = await self.all() if self._stays else ()
+            for stay, token in list(self._stays.items()):
+                if token not in known and not stay.expired():
+                    stay.reschedule(asyncio.get_running_loop().time())
 
     async def all(self) -> Sequence[Token]:
         """Return the tokens; those last known where the store does not say."""

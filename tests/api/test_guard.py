@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
-import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,11 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from api.catalog import Shown
 from api.database import Database, require_database
 from api.guard import allowed_hosts, is_loopback, require_protection
+from api.refusal import Refusal
+from api.service import Service
 from api.settings import Settings
 from api.tokens import Tokens
-from tests.api.servers import DATABASE, Server, members, problem, running, wait_until
+from tests.api.servers import DATABASE, Server, problem, running, wait_until
 from zbplan.errors import InvalidInputError
 
 
@@ -102,25 +103,26 @@ def test_share_and_queue_have_an_end(guarded: Guarded) -> None:
         assert guarded.ask("DELETE", f"/v1/plans/{key}", guarded.writer).status_code == 200
 
 
-def test_who_posts_the_same_is_not_refused_for_the_share_of_another(guarded: Guarded) -> None:
-    third, asked = guarded.tokens.add("third", "write"), json.dumps(problem())
-    wait_until(lambda: guarded.ask("GET", "/v1/plans", third).status_code == 200)
-    held = guarded.ask("POST", "/v1/plans", guarded.writer, content=json.dumps(problem("held"))).json()["key"]
-    workers = members(guarded.server.process.pid)
-    with ThreadPoolExecutor(2) as crowd:
-        for worker in workers:
-            os.kill(worker, signal.SIGSTOP)
-        answers = []
-        for secret in (guarded.writer, third):
-            answers.append(crowd.submit(guarded.ask, "POST", "/v1/plans", secret, content=asked))
-            time.sleep(0.5)  # so that the desk gets them in this sequence, once it goes on
-        for worker in workers:
-            os.kill(worker, signal.SIGCONT)
-        first, second = (answer.result(timeout=60) for answer in answers)
-    assert first.status_code == 429
-    assert second.status_code in (200, 202)
-    for key in (held, second.json()["key"]):
-        assert guarded.ask("DELETE", f"/v1/plans/{key}", guarded.writer).status_code == 200
+def test_who_posts_the_same_is_not_refused_for_the_share_of_another(tmp_path: Path) -> None:
+    """The second asks before the first is answered: nothing goes on between the two."""
+    settings = Settings.parse({"database_url": f"sqlite:///{tmp_path / DATABASE}", "max_jobs_per_token": 0})
+    require_database(settings.database_url)
+
+    async def check() -> None:
+        service = Service(settings, submitted=str)
+        await service.start()
+        try:
+            asked = json.dumps(problem()).encode()
+            first, second = await asyncio.gather(
+                service.submit(asked, "first"), service.submit(asked, None), return_exceptions=True
+            )
+        finally:
+            await service.stop()
+        assert isinstance(first, Refusal)
+        assert first.document.status == 429
+        assert isinstance(second, Shown)
+
+    asyncio.run(check())
 
 
 def test_revoked_token_does_not_get_in_for_long(guarded: Guarded) -> None:
@@ -128,6 +130,24 @@ def test_revoked_token_does_not_get_in_for_long(guarded: Guarded) -> None:
     wait_until(lambda: guarded.ask("GET", "/v1/plans", secret).status_code == 200)
     guarded.tokens.revoke("passing")
     wait_until(lambda: guarded.ask("GET", "/v1/plans", secret).status_code == 401)
+
+
+def test_revoked_token_ends_what_it_began(guarded: Guarded) -> None:
+    secret = guarded.tokens.add("leaving", "read")
+    wait_until(lambda: guarded.ask("GET", "/v1/plans", secret).status_code == 200)
+    held = guarded.ask("POST", "/v1/plans", guarded.writer, content=json.dumps(problem("held"))).json()["key"]
+    path, headers = f"/v1/plans/{held}", {"Authorization": f"Bearer {secret}"}
+    with ThreadPoolExecutor(1) as other, guarded.server.client(headers=headers) as client:
+        waiting = other.submit(guarded.server.get, path, Prefer="wait=60", **headers)
+        with client.stream("GET", f"{path}/events") as events:
+            lines = events.iter_lines()
+            assert "event: incumbent" in (next(lines), next(lines))
+            guarded.tokens.revoke("leaving")
+            assert "event: done" not in list(lines)
+        refused = waiting.result(timeout=30)
+    assert (refused.status_code, refused.json()["type"]) == (401, "urn:zbplan:error:unauthorized")
+    assert guarded.ask("GET", path, guarded.reader).json()["status"] in ("queued", "solving")
+    assert guarded.ask("DELETE", path, guarded.writer).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["planner", "PLANNER:80", "localhost:1", "127.0.0.1", "[::1]:8642", "0.0.0.0"])
