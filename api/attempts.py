@@ -59,6 +59,10 @@ class Attempts:
         self._pool.start()
         self._leases.start()
 
+    def end_claim(self, token: str) -> None:
+        """Stop a solve whose claim has ended, if it runs here."""
+        self._leases.end(token)
+
     async def stop(self) -> None:
         """Kill all workers."""
         await self._leases.stop()

@@ -55,8 +55,6 @@ class Catalog:
     ----------
     news
         Set at the next change, and then another one.
-    hears
-        Whether changes made by other processes are told, too.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class Catalog:
         self._loading: SingleFlight[Shown | None] = SingleFlight()
         self._outdated: set[str] = set()
         self.news = asyncio.Event()
-        self.hears = False
+        self._hears = False
         self.closed = False
 
     async def read(self, key: str) -> Shown | None:
@@ -120,6 +118,10 @@ class Catalog:
         news, self.news = self.news, asyncio.Event()
         news.set()
 
+    def hear(self, hears: bool) -> None:
+        """Note whether changes made by other processes are told, too."""
+        self._hears = hears
+
     def close(self) -> None:
         """Let nobody wait any longer."""
         self.closed = True
@@ -127,7 +129,7 @@ class Catalog:
 
     @property
     def _fresh_s(self) -> float:
-        return HEARD_S if self.hears else FRESH_S
+        return HEARD_S if self._hears else FRESH_S
 
     async def _load(self, key: str) -> Shown | None:
         """Ask the store, and once more where the answer may be older than a change that was told meanwhile."""

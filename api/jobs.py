@@ -45,6 +45,10 @@ class Jobs(ABC):
         self._changed(key)
 
     @abstractmethod
+    def end_claim(self, token: str) -> None:
+        """Stop a solve whose claim has ended, if it runs here."""
+
+    @abstractmethod
     async def stop(self) -> None:
         """End what runs here; it is taken up elsewhere, or when the service starts again."""
 
@@ -58,6 +62,9 @@ class RemoteJobs(Jobs):
 
     def start(self, key: str) -> None:
         """See to it that a queued problem is solved: that was done when it was queued."""
+
+    def end_claim(self, token: str) -> None:
+        """Stop a solve whose claim has ended, if it runs here: none does."""
 
     async def stop(self) -> None:
         """End what runs here, which is nothing."""
@@ -104,6 +111,10 @@ class LocalJobs(Jobs):
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+
+    def end_claim(self, token: str) -> None:
+        """Stop a solve whose claim has ended, if it runs here."""
+        self._attempts.end_claim(token)
 
     async def stop(self) -> None:
         """Kill all workers and give back what they were solving."""

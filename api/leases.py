@@ -62,6 +62,11 @@ class Leases:
             del self._held[claim]
             solve.cancel()
 
+    def end(self, token: str) -> None:
+        """Stop the solve of a claim that has ended, if it is held here; the next beat would find out, too."""
+        for solve in [solve for claim, solve in self._held.items() if claim.token == token]:
+            solve.cancel()
+
     async def _beat(self) -> None:
         clock = asyncio.get_running_loop()
         while True:

@@ -1,41 +1,58 @@
 """Notices: what any process changes in the store's PostgreSQL, heard of at once.
 
-A trigger on the problems sends their keys; SQLite has no such thing, and there the store is asked again and again.
+Triggers on the problems send them; SQLite has no such thing, and there the store is asked again and again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 
 import psycopg
+from psycopg import sql
 
-from api.catalog import Catalog
 from api.libpq import conninfo
 
 logger = logging.getLogger(__name__)
 
-LISTEN = "LISTEN zbplan_problems"
+PROBLEMS = "zbplan_problems"
+"""Tells the key of each problem that has changed for its readers."""
+
+CLAIMS = "zbplan_claims"
+"""Tells each claim that has ended."""
 
 PATIENCE_S = 1.0
 """How long to wait before PostgreSQL is asked again after it was out of order."""
 
+Told = Mapping[str, Callable[[str], None]]
+"""Who is told what a channel says."""
 
-async def listen(database_url: str, catalog: Catalog) -> None:
-    """Tell a catalog the key of every problem that changes, until this is cancelled."""
+
+async def listen(database_url: str, told: Told, *, hears: Callable[[bool], None] = lambda _: None) -> None:
+    """Pass on what the channels say, until this is cancelled.
+
+    Parameters
+    ----------
+    hears
+        Told whether anything can be heard.
+    """
     while True:
         try:
-            await _listen(database_url, catalog)
-        except psycopg.Error as error:
-            logger.warning("changes elsewhere are not heard of, but looked for: %s", error)
+            await _listen(database_url, told, hears)
+        except Exception as error:
+            # Whatever it is, this must not be the end of it: all would go on, but slowly, and in silence.
+            away = isinstance(error, psycopg.Error | OSError)
+            logger.warning("changes elsewhere are not heard of, but looked for: %s", error, exc_info=not away)
         finally:
-            catalog.hears = False
+            hears(False)
         await asyncio.sleep(PATIENCE_S)
 
 
-async def _listen(database_url: str, catalog: Catalog) -> None:
+async def _listen(database_url: str, told: Told, hears: Callable[[bool], None]) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo(database_url), autocommit=True) as connection:
-        await connection.execute(LISTEN)
-        catalog.hears = True
+        for channel in told:
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        hears(True)
         async for notice in connection.notifies():
-            catalog.changed(notice.payload)
+            told[notice.channel](notice.payload)

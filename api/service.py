@@ -74,9 +74,11 @@ class Service:
         await asyncio.to_thread(self._store.prepare)
         self._planners.start()
         if self.settings.on_postgresql:
-            from api.notices import listen  # a service on SQLite does without psycopg
+            from api.notices import CLAIMS, PROBLEMS, listen  # a service on SQLite does without psycopg
 
-            self._listening = asyncio.create_task(listen(self.settings.database_url, self._catalog))
+            told = {PROBLEMS: self._catalog.changed, CLAIMS: self._jobs.end_claim}
+            listening = listen(self.settings.database_url, told, hears=self._catalog.hear)
+            self._listening = asyncio.create_task(listening)
         await self._jobs.open()
         await self.sweeps.start()
 

@@ -15,6 +15,7 @@ from api.database import Database, require_database
 from api.jobs import LocalJobs
 from api.libpq import conninfo
 from api.logs import configure_logging
+from api.notices import CLAIMS, listen
 from api.settings import Settings
 from api.store import Store
 from api.worker_queue import QUEUE, TASK, WorkerQueue
@@ -68,11 +69,13 @@ class Worker:
         self._app = App(connector=PsycopgConnector(conninfo=conninfo(settings.database_url), min_size=1, max_size=4))
         self._app.task(name=TASK)(self._solve)
         self._jobs = _QueuedJobs(settings, self._store, claims, changed=lambda key: None)
+        self._listening: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Solve until cancelled."""
         await asyncio.to_thread(self._store.prepare)
         await self._jobs.open()
+        self._listening = asyncio.create_task(listen(self._settings.database_url, {CLAIMS: self._jobs.end_claim}))
         print(f"zbplan: {self._settings.solver_workers} processes wait for problems", flush=True)  # noqa: T201
         while True:
             try:
@@ -91,6 +94,9 @@ class Worker:
 
     async def stop(self) -> None:
         """Kill the solves and give them back."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
         await self._jobs.stop()
         await asyncio.to_thread(self._database.close)
 

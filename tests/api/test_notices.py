@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from api import catalog as catalogs
+from api import leases, notices
 from api.catalog import Catalog
 from api.claims import Claims
 from api.database import Database
-from api.notices import listen
+from api.leases import Leases
+from api.notices import CLAIMS, PROBLEMS, listen
 from api.resource import Job
 from api.statements import Found
 from api.store import Store
@@ -31,10 +33,15 @@ class Heard(Catalog):
     def __init__(self, store: Store) -> None:
         super().__init__(store, is_sound=sound, on_discard=str)
         self.keys: list[str] = []
+        self.hears = False
 
     def changed(self, key: str) -> None:
         super().changed(key)
         self.keys.append(key)
+
+    def hear(self, hears: bool) -> None:
+        super().hear(hears)
+        self.hears = hears
 
 
 async def sound(_: int) -> bool:
@@ -50,7 +57,7 @@ async def until(true: Callable[[], object]) -> None:
 @asynccontextmanager
 async def hearing(url: str, store: Store) -> AsyncIterator[Heard]:
     catalog = Heard(store)
-    listening = asyncio.create_task(listen(url, catalog))
+    listening = asyncio.create_task(listen(url, {PROBLEMS: catalog.changed}, hears=catalog.hear))
     try:
         await until(lambda: catalog.hears)
         yield catalog
@@ -127,6 +134,71 @@ def test_who_waits_is_woken_by_the_notice(own: PostgreSQL, shared: Database) -> 
     asyncio.run(check())
 
 
+async def nothing() -> None:
+    """Take up what is queued, which is nothing."""
+
+
+def test_solve_ends_as_soon_as_its_claim_does(
+    own: PostgreSQL, shared: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "BEAT_S", 2 * LIMIT_S)
+    claims, hears = Claims(shared), asyncio.Event()
+
+    async def check() -> None:
+        held = Leases(claims, 4 * leases.BEAT_S, nothing)
+        told = {CLAIMS: held.end}
+        listening = asyncio.create_task(listen(own.url, told, hears=lambda now: hears.set() if now else None))
+        held.start()
+        async with asyncio.timeout(LIMIT_S):
+            await hears.wait()
+            solves: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
+            new = [added(Store(shared), asked()) for _ in solves]
+            holding = [
+                asyncio.create_task(held.hold(claimed(claims, problem), solve))
+                for problem, solve in zip(new, solves, strict=True)
+            ]
+            await asyncio.sleep(0)
+            Store(shared).cancel(new[0].key)
+            await asyncio.wait([holding[0]])
+        assert [solve.cancelled() for solve in solves] == [True, False]
+        solves[1].cancel()
+        listening.cancel()
+        await asyncio.gather(held.stop(), holding[1], listening, return_exceptions=True)
+
+    asyncio.run(check())
+
+
+def test_whatever_goes_wrong_is_not_the_end_of_listening(
+    own: PostgreSQL, shared: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time the name of the server means nothing, and the second time who is told fails."""
+    monkeypatch.setattr(notices, "PATIENCE_S", 0.01)
+    infos, failures = notices.conninfo, [OSError("no such host"), ValueError("a mistake")]
+    heard: list[str] = []
+
+    def look_up(url: str) -> str:
+        if len(failures) == 2:
+            raise failures.pop(0)
+        return infos(url)
+
+    def hear(key: str) -> None:
+        heard.append(key)
+        if failures:
+            raise failures.pop(0)
+
+    async def check() -> None:
+        listening = asyncio.create_task(listen(own.url, {PROBLEMS: hear}))
+        async with asyncio.timeout(LIMIT_S):
+            while len(heard) < 2:
+                added(Store(shared), asked())
+                await asyncio.sleep(0.02)
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+    monkeypatch.setattr(notices, "conninfo", look_up)
+    asyncio.run(check())
+
+
 class Slow(Store):
     """A store whose answers come late: after ``seen`` they wait for ``go``."""
 
@@ -149,7 +221,7 @@ def test_answer_older_than_a_notice_is_not_kept(tmp_path: Path) -> None:
 
     async def check() -> None:
         catalog = Heard(store)
-        catalog.hears = True
+        catalog.hear(True)
         new = added(store, asked())
         reading = asyncio.create_task(catalog.read(new.key))
         await until(store.seen.is_set)
