@@ -30,6 +30,7 @@ from zbplan.placement import Placement
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 from zbplan.simulate import Measures, measure
+from zbplan.stop import Stop, never
 from zbplan.tighten import tighten
 
 Builder = Callable[[Instance], Orders]
@@ -88,10 +89,6 @@ class Refused:
     build_ms: float
 
 
-Stop = Callable[[], bool]
-"""Asked between schedules whether what is known will do."""
-
-
 def construct(problem: Problem, *, effort: int = 0) -> Plan:
     """Return the best legal constructive plan by the objective, or that of the named schedule asked for.
 
@@ -113,7 +110,7 @@ def construct(problem: Problem, *, effort: int = 0) -> Plan:
     return min(best_per_placement(problem, effort=effort), key=_iteration).plan
 
 
-def best_per_placement(problem: Problem, *, effort: int = 0, stop: Stop = lambda: False) -> list[Built]:
+def best_per_placement(problem: Problem, *, effort: int = 0, stop: Stop = never) -> list[Built]:
     """Return the best legal schedule of each placement that has one; errors as of ``construct``.
 
     Parameters
@@ -181,7 +178,7 @@ def feasible_placements(problem: Problem) -> list[Placement]:
     return feasible
 
 
-def legal_named(instance: Instance, *, stop: Stop = lambda: False) -> Iterator[Orders]:
+def legal_named(instance: Instance, *, stop: Stop = never) -> Iterator[Orders]:
     """Yield the orders of the named schedules that are defined on an instance and fit into its memory.
 
     Parameters
@@ -227,7 +224,7 @@ def _has_plan(row: list[Built | Refused]) -> bool:
     return any(isinstance(candidate, Built) for candidate in row)
 
 
-def _all_on(problem: Problem, placement: Placement, effort: int, stop: Stop = lambda: False) -> list[Built | Refused]:
+def _all_on(problem: Problem, placement: Placement, effort: int, stop: Stop = never) -> list[Built | Refused]:
     """Return what the named schedules make of a problem on a placement, and what the planner makes of those."""
     named: list[Built | Refused] = []
     for method in METHODS:

@@ -9,7 +9,7 @@ The effort is counted in scheduled ops, never in seconds: equal inputs give equa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ from heuristic.objective import at_best, iteration
 from heuristic.variation import Variation
 from zbplan.instance import BW, UNLIMITED, B, F, Instance, Orders, W
 from zbplan.simulate import simulate
+from zbplan.stop import Stop, never
 
 RUNG = 50_000
 """Scheduled ops of an effort that takes about a hundredth of a second."""
@@ -66,7 +67,7 @@ CHEAPER = 16
 
 
 def improvements(
-    instance: Instance, starts: Sequence[Orders], *, effort: int = QUICK, stop: Callable[[], bool] = lambda: False
+    instance: Instance, starts: Sequence[Orders], *, effort: int = QUICK, stop: Stop = never
 ) -> Iterator[Orders]:
     """Yield orders, each better than all starts and than all before; legal under any limit under which a plan exists.
 

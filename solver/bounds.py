@@ -18,6 +18,7 @@ from solver.residence import area_span, area_to_home, turn_span
 from solver.wave import Wave
 from solver.windows import Window, window_of
 from zbplan.instance import F, Instance
+from zbplan.stop import Stop, never
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ Rule = Callable[[Least], LowerBound]
 RULES: tuple[Rule, ...] = (busiest_device, longest_chain, fill_and_drain, forced_waits, residence, first_wave)
 
 
-def lower_bound(instance: Instance, stop: Callable[[], bool] = lambda: False) -> LowerBound:
+def lower_bound(instance: Instance, stop: Stop = never) -> LowerBound:
     """Return the best of the bounds; each holds for the instance's objective.
 
     Parameters

@@ -18,6 +18,7 @@ from ortools.sat.python import cp_model
 from solver.axis import Axis
 from solver.device_ops import DeviceOps, Op
 from solver.least import Least
+from solver.outcome import Outcome
 from zbplan.instance import BW, UNLIMITED, B, F, Instance, Orders, W
 from zbplan.simulate import measure
 from zbplan.tighten import tighten
@@ -48,25 +49,6 @@ class Settings:
     workers: int = 2
     seed: int = 1
     log: Callable[[str], None] | None = None
-
-
-@dataclass
-class Outcome:
-    """What CP-SAT claims; nothing of it is trusted until it is simulated and judged.
-
-    Attributes
-    ----------
-    orders
-        The best orders found, if any.
-    bound
-        Ticks below which it claims that the objective cannot be.
-    status
-        Its own word for how it ended.
-    """
-
-    orders: Orders | None
-    bound: int
-    status: str
 
 
 class Model:

@@ -15,6 +15,8 @@ class CutAnswers:
 
     Parameters
     ----------
+    plan, starts
+        The first one, and how its layers are cut.
     on_incumbent
         Told of the first answer, of every better one, and of better bounds.
 
@@ -29,25 +31,36 @@ class CutAnswers:
     best: Plan
     plan: Plan
 
-    def __init__(self, problem: Problem, on_incumbent: OnIncumbent | None) -> None:
+    def __init__(
+        self, problem: Problem, plan: Plan, starts: Sequence[int], on_incumbent: OnIncumbent | None = None
+    ) -> None:
         self._problem = problem
         self._on_incumbent = on_incumbent
+        self._keep(plan, starts)
 
     def offer(self, plan: Plan, starts: Sequence[int]) -> None:
         """Keep the plan of a cut if it takes less than the best one, or as much and its bound proves more."""
-        if not hasattr(self, "best") or _rank(plan) < _rank(self.best):
-            self.plan, self.best = plan, plan.answering(self._problem, starts)
-            if self._on_incumbent is not None:
-                self._on_incumbent(self.best, self.best.bound.iteration_ms)
+        if _rank(plan) < _rank(self.best):
+            self._keep(plan, starts)
+
+    def _keep(self, plan: Plan, starts: Sequence[int]) -> None:
+        self.plan, self.best = plan, plan.answering(self._problem, starts)
+        if self._on_incumbent is not None:
+            self._on_incumbent(self.best, self.best.bound.iteration_ms)
 
     def settle(self, plan: Plan) -> None:
         """Take the last word on the best plan: bounds that it was offered with may have been struck out since."""
         if plan.plan_id == self.plan.plan_id:
-            self.plan, self.best = plan, plan.answering(self._problem, self.best.requires.starts or ())
+            self.plan, self.best = plan, plan.answering(self._problem, self.starts)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """How the layers are cut in the best answer."""
+        return tuple(self.best.requires.starts or ())
 
     def on(self, starts: Sequence[int], placement: Placement) -> Plan | None:
         """Return the best plan if it stands on a cut, else None."""
-        same = self.best.requires.starts == list(starts) and self.best.placement == placement
+        same = self.starts == tuple(starts) and self.best.placement == placement
         return self.plan if same else None
 
 

@@ -27,6 +27,7 @@ from pulp.apis import coin_api
 
 from solver.axis import Axis
 from solver.device_ops import DeviceOps, Op
+from solver.outcome import Outcome
 from zbplan.instance import BW, UNLIMITED, B, F, Instance, Orders, W
 from zbplan.simulate import measure
 from zbplan.tighten import tighten
@@ -38,25 +39,10 @@ Expression = Any
 """A PuLP variable or expression, or a number."""
 
 
-@dataclass
-class IlpOutcome:
-    """What a solver claims; nothing of it is trusted until it is simulated and judged.
+@dataclass(frozen=True)
+class IlpOutcome(Outcome):
+    """The same, with the solver's log: it must show that the start was accepted."""
 
-    Attributes
-    ----------
-    orders
-        The best orders found, if any.
-    bound
-        Ticks below which it claims that the objective cannot be.
-    status
-        PuLP's word for the solution status; says "Optimal" too often.
-    log
-        The solver's log: it must show that the start was accepted.
-    """
-
-    orders: Orders | None
-    bound: int
-    status: str
     log: str
 
 

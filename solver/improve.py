@@ -13,13 +13,14 @@ search comes depends on the clock.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from solver.device_ops import DeviceOps
 from solver.neighbourhood import Neighbourhood, Timed
 from solver.unroll import Pattern, applies, folded, in_sequence, shortened
 from zbplan.errors import DeadlockError
 from zbplan.instance import Instance, Orders
+from zbplan.stop import Stop
 
 WINDOW_EFFORT = 0.3
 """CP-SAT's deterministic time for one window, about seconds."""
@@ -44,8 +45,6 @@ SHORT = 2000
 
 PATIENCE = 60
 """Windows without a gain after which a shorter schedule is given up."""
-
-Stop = Callable[[], bool]
 
 
 def improve(instance: Instance, incumbent: Orders, *, bound: int, stop: Stop, half: Stop) -> Iterator[Orders]:

@@ -10,12 +10,12 @@ For a stage and a microbatch,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
 
 from zbplan.instance import BW, B, BoolArray, F, Instance, IntArray, W
+from zbplan.stop import Stop, never
 
 
 class StoppedError(Exception):
@@ -31,7 +31,7 @@ class Least:
         Asked now and then, where bounds take long, whether to raise ``StoppedError``.
     """
 
-    def __init__(self, instance: Instance, stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, instance: Instance, stop: Stop = never) -> None:
         self.instance = instance
         self.stop = stop
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from solver.bounds import LowerBound, wave_counts, windows_of
 from solver.device_ops import DeviceOps
+from solver.lane import Lane
 from solver.least import Least
 from solver.process import External
-from solver.search import Lane, Part, Search
+from solver.search import Part, Search
 from solver.single_device import SingleDevice, single_device_bound
 from solver.wave_search import WaveSearch
 from zbplan.instance import Instance

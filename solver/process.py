@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from solver.bounds import LowerBound
-from solver.search import Lane, Search
+from solver.lane import Lane
+from solver.search import Search
 from zbplan.instance import Orders
 
 COMMAND = (sys.executable, "-m", "solver.worker")
@@ -144,7 +145,7 @@ class External:
             "orders": [orders.on(device).tolist() for device in range(lane.instance.devices)],
             "bound": lane.bound.ticks,
             "time_limit_s": max(0.0, search.remaining_s - GRACE_S),
-            "threads": search.threads,
+            "threads": search.budget.threads,
         }
 
     def _listen(self, search: Search, lane: Lane, process: Process) -> str:

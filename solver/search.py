@@ -11,80 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from solver.bounds import LowerBound
+from solver.budget import Budget
+from solver.lane import Lane
 from zbplan.errors import ZbplanError
-from zbplan.instance import Instance, Orders
-from zbplan.placement import Placement
+from zbplan.instance import Orders
 from zbplan.plan import PROVEN_GAP, PartRun, Plan
 from zbplan.problem import Problem
 from zbplan.validate import check
 
 OnIncumbent = Callable[[Plan, float], None]
 """Called with the best plan so far and its bound in milliseconds, whenever one of them gets better."""
-
-
-class Event(Protocol):
-    """Something that can say that the answer is no longer wanted, such as ``threading.Event``."""
-
-    def is_set(self) -> bool:
-        """Return whether to stop."""
-
-
-@dataclass
-class Lane:
-    """One placement of the problem: its instance, the best plan found on it, and the bounds proven and claimed.
-
-    Attributes
-    ----------
-    proven
-        The analytic bound.
-    claims
-        The best bound that each part claims.
-    liars
-        Parts that claimed a bound above a legal plan.
-    """
-
-    placement: Placement
-    instance: Instance
-    plan: Plan
-    proven: LowerBound
-    claims: dict[str, LowerBound] = field(default_factory=dict)
-    liars: set[str] = field(default_factory=set)
-
-    @property
-    def ticks(self) -> int:
-        """The objective of the best plan."""
-        return self.instance.clock.units(self.plan.metrics.iteration_ms)
-
-    @property
-    def bound(self) -> LowerBound:
-        """The best bound."""
-        return max([self.proven, *self.claims.values()], key=lambda bound: bound.ticks)
-
-    @property
-    def bound_ms(self) -> float:
-        """The best bound in milliseconds."""
-        return self.instance.clock.value(self.bound.ticks)
-
-    @property
-    def answer(self) -> Plan:
-        """The best plan with the best bound."""
-        return self.plan.with_bound(self.bound_ms, self.bound.reason)
-
-    def resume(self, answer: Plan) -> None:
-        """Take over an earlier answer on this placement: its plan if it is better, its bound if it proves more."""
-        if answer.metrics.iteration_ms < self.plan.metrics.iteration_ms:
-            self.plan = answer
-        if answer.bound.iteration_ms > self.bound_ms:
-            self.proven = LowerBound(self.instance.clock.units(answer.bound.iteration_ms), answer.bound.reason)
-
-    def strike_lies(self) -> None:
-        """Disbelieve every part that claims more than the plan takes."""
-        self.liars |= {part for part, claim in self.claims.items() if claim.ticks > self.ticks}
-        self.claims = {part: claim for part, claim in self.claims.items() if part not in self.liars}
 
 
 class Search:
@@ -94,37 +33,20 @@ class Search:
     ----------
     lanes
         One per placement, with a legal plan and a bound each.
-    began_s
-        Monotonic seconds at which the solve was asked for.
-    time_limit_s
-        Wall-clock seconds from then after which ``finished`` is true.
-    threads
-        How many an exact solver may use.
-    cancelled
-        Asked now and then whether to stop.
+    budget
+        What the solve may use up.
     on_incumbent
         Told of the first answer and of every better one.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        lanes: list[Lane],
-        *,
-        began_s: float,
-        time_limit_s: float,
-        threads: int,
-        cancelled: Callable[[], bool],
-        on_incumbent: OnIncumbent | None,
+        self, problem: Problem, lanes: list[Lane], budget: Budget, on_incumbent: OnIncumbent | None = None
     ) -> None:
         self.problem = problem
         self.lanes = lanes
-        self.threads = threads
+        self.budget = budget
         self.runs: list[PartRun] = []
-        self._began = began_s
-        self._deadline = self._began + time_limit_s
-        self._until = self._deadline
-        self.cancelled = cancelled
+        self._until = budget.deadline_s
         self._on_incumbent = on_incumbent
         self._report(self.best)
 
@@ -138,14 +60,9 @@ class Search:
         """The best plan with the bound of its placement, and what the parts did."""
         return self.best.answer.with_parts(self.runs)
 
-    @property
-    def finished(self) -> bool:
-        """Whether to stop: cancelled, out of time, or proven that nothing better exists on any lane."""
-        return self.cancelled() or self._deadline <= time.monotonic() or not any(map(self.is_open, self.lanes))
-
     def goes_on(self, lane: Lane) -> bool:
         """Return whether a part should go on with a lane: wanted, in time, and not proven to hold nothing better."""
-        return not self.cancelled() and self.remaining_s > 0 and self.is_open(lane)
+        return not self.budget.cancelled() and self.remaining_s > 0 and self.is_open(lane)
 
     def is_open(self, lane: Lane) -> bool:
         """Return whether a lane may hold something better than the best plan."""
@@ -190,7 +107,7 @@ class Search:
 
     def _keep(self, lane: Lane, orders: Orders, method: str, start: str) -> bool:
         """Keep orders if they are better than the lane's plan; raises ``ZbplanError`` if they are not legal."""
-        solve_s = time.monotonic() - self._began
+        solve_s = time.monotonic() - self.budget.began_s
         plan = Plan.build(self.problem, lane.placement, orders, method=method, warm_start=start, solve_s=solve_s)
         if plan.metrics.iteration_ms >= lane.plan.metrics.iteration_ms:
             return False

@@ -21,7 +21,7 @@ merged (a relaxed decision diagram). States whose time and work left exceed a kn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,6 +30,7 @@ import numpy as np
 from solver.device_ops import DeviceOps
 from solver.least import Least
 from zbplan.instance import UNLIMITED, B, BoolArray, F, IntArray, W
+from zbplan.stop import Stop, never
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +178,7 @@ class SingleDevice:
         Asked now and then whether to give up.
     """
 
-    def __init__(
-        self, steps: Steps, *, post_validated: bool, target: int, width: int, stop: Callable[[], bool]
-    ) -> None:
+    def __init__(self, steps: Steps, *, post_validated: bool, target: int, width: int, stop: Stop) -> None:
         self.steps = steps
         self.post_validated = post_validated
         self.target = target
@@ -304,9 +303,7 @@ class SingleDevice:
         )
 
 
-def single_device_bound(
-    least: Least, device: int, *, target: int, width: int = 8, stop: Callable[[], bool] = lambda: False
-) -> int:
+def single_device_bound(least: Least, device: int, *, target: int, width: int = 8, stop: Stop = never) -> int:
     """Return ticks below which the objective cannot be, by what one device can do; 0 where this does not apply.
 
     Parameters

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from solver.outcome import Outcome
 from zbplan.instance import Instance, Orders
 from zbplan.problem import Problem
 
@@ -75,6 +76,13 @@ class Reporter:
         """Tell of a better bound."""
         self._write({"bound": ticks, "reason": reason})
 
+    def outcome(self, outcome: Outcome, reason: str) -> str:
+        """Tell what an exact solver claims; return its word for how it ended."""
+        self.bound(outcome.bound, reason)
+        if outcome.orders is not None:
+            self.orders(outcome.orders)
+        return outcome.status.lower()
+
     def end(self, words: str) -> None:
         """Tell how it ended."""
         self._write({"end": words})
@@ -99,10 +107,7 @@ def cp_sat(job: Job, report: Reporter) -> str:
         settings=Settings(workers=job.threads),
         listener=listener,
     )
-    report.bound(outcome.bound, reason)
-    if outcome.orders is not None:
-        report.orders(outcome.orders)
-    return outcome.status.lower()
+    return report.outcome(outcome, reason)
 
 
 def ilp_highs(job: Job, report: Reporter) -> str:
@@ -126,10 +131,7 @@ def _ilp(job: Job, report: Reporter, solver: str) -> str:
         solver=solver,
         threads=job.threads,
     )
-    report.bound(outcome.bound, f"the integer linear program leaves nothing below, says {solver}")
-    if outcome.orders is not None:
-        report.orders(outcome.orders)
-    return outcome.status.lower()
+    return report.outcome(outcome, f"the integer linear program leaves nothing below, says {solver}")
 
 
 def policies(job: Job, report: Reporter) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from heuristic.partition.exhaustive import count_of_cuts, every_cut
 from heuristic.partition.weights import FloatArray, Weights
 from zbplan.instance import IntArray
+from zbplan.stop import Stop, never
 
 FEW = 1000
 """Cuts up to which all are compared."""
@@ -32,7 +33,7 @@ EFFORT = 1_000_000
 """Stages to look at in all these descents together, about."""
 
 
-def balanced(weights: Weights, ramps: Sequence[float]) -> list[IntArray]:
+def balanced(weights: Weights, ramps: Sequence[float], *, hurry: Stop = never) -> list[IntArray]:
     """Return cuts with the least memory missing, then the least work on the busiest device, that are found.
 
     Parameters
@@ -40,27 +41,29 @@ def balanced(weights: Weights, ramps: Sequence[float]) -> list[IntArray]:
     ramps
         How many times the largest stage counts as work of the busiest device, in a cut each: uneven stages make a plan
         wait. Descents start by the first one.
+    hurry
+        Asked between steps whether to make do with what is there.
     """
     if count_of_cuts(weights.layers, weights.stages) <= FEW:
         return [_best(weights, every_cut(weights.layers, weights.stages), ramp) for ramp in ramps]
-    if weights.stages == weights.devices:
-        return [descend(weights, least_busy(weights), ramp) for ramp in ramps]
-    found = _descents(weights, ramps[0])
-    return [descend(weights, _best(weights, found, ramp), ramp) for ramp in ramps]
+    found = [least_busy(weights)] if weights.stages == weights.devices else _descents(weights, ramps[0], hurry)
+    return [descend(weights, _best(weights, found, ramp), ramp, hurry=hurry) for ramp in ramps]
 
 
-def _descents(weights: Weights, ramp: float) -> list[IntArray]:
+def _descents(weights: Weights, ramp: float, hurry: Stop) -> list[IntArray]:
     """Return where descents end from cuts near the best one so far, and from others."""
     draw = random.Random(0)  # noqa: S311
-    best = descend(weights, shared(weights, [1.0] * weights.chunks), ramp)
+    best = descend(weights, shared(weights, [1.0] * weights.chunks), ramp, hurry=hurry)
     found = [best]
     for turn in range(min(SHAKES, EFFORT // weights.stages**2 // min(weights.stages, MANY))):
+        if hurry():
+            break
         start = (
             _shaken(weights, best, draw)
             if turn % 2
             else shared(weights, [draw.random() for _ in range(weights.chunks)])
         )
-        found.append(descend(weights, start, ramp))
+        found.append(descend(weights, start, ramp, hurry=hurry))
         best = _best(weights, [best, found[-1]], ramp)
     return found
 
@@ -111,14 +114,15 @@ def shared(weights: Weights, shares: Sequence[float]) -> IntArray:
     return np.concatenate([[0], np.clip(inner, stage, weights.layers - weights.stages + stage)])
 
 
-def descend(weights: Weights, starts: IntArray, ramp: float = 0.0) -> IntArray:
+def descend(weights: Weights, starts: IntArray, ramp: float = 0.0, *, hurry: Stop = never) -> IntArray:
     """Return the cut that giving a layer from one stage to another no longer makes better balanced."""
-    while True:
+    while not hurry():
         cuts = np.concatenate([starts[None], slides(weights, starts)])
         chosen = int(order(weights, cuts, ramp)[0])
         if not chosen:
-            return starts
+            break
         starts = cuts[chosen]
+    return starts
 
 
 def slides(weights: Weights, starts: IntArray) -> IntArray:

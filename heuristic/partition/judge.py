@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from zbplan.instance import Orders
 from zbplan.placement import Placement
 from zbplan.problem import Problem
 from zbplan.simulate import measure, simulate
+from zbplan.stop import Stop, never
 from zbplan.tighten import tighten
 
 LONGER = 15
@@ -65,16 +66,19 @@ class Judge:
     effort
         Ops that the planner may schedule for each cut.
     stop
-        Asked now and then whether to end: then no other cut is planned, and the one at hand is not searched further.
+        Asked between cuts whether to end: then no other one is planned.
+    hurry
+        Asked now and then whether to search no further for the plan of the cut at hand.
     """
 
     def __init__(
-        self, problem: Problem, placement: Placement, *, effort: int, stop: Callable[[], bool] = lambda: False
+        self, problem: Problem, placement: Placement, *, effort: int, stop: Stop = never, hurry: Stop = never
     ) -> None:
         self.problem = problem
         self.placement = placement
         self._effort = effort
         self._stop = stop
+        self._hurry = hurry
         self._planned: dict[tuple[int, ...], Cut | None] = {}
         self.refusals: list[InfeasibleError | MethodError] = []
 
@@ -99,8 +103,11 @@ class Judge:
         if self.problem.method not in FREE:
             return cut
         began_s, instance = time.perf_counter(), cut.problem.instance()
-        better = [*improvements(instance, [cut.built.orders], effort=LONGER * self._effort, stop=self._stop)]
+        better = [*improvements(instance, [cut.built.orders], effort=LONGER * self._effort, stop=self._is_late)]
         return replace(cut, built=_built(cut.problem, better[-1], began_s)) if better else cut
+
+    def _is_late(self) -> bool:
+        return self._stop() or self._hurry()
 
     def _built(self, starts: tuple[int, ...]) -> Cut | None:
         problem = self.problem.cut(starts, self.placement)
@@ -114,8 +121,8 @@ class Judge:
         """Return the best of the named schedules and a search from them: less than the catalog does, for many cuts."""
         require_feasible(problem, self.placement)
         began_s, instance = time.perf_counter(), problem.instance()
-        named = sorted(legal_named(instance, stop=self._stop), key=lambda orders: at_best(instance, orders))
-        orders = [*named[:1], *improvements(instance, named, effort=self._effort, stop=self._stop)][-1]
+        named = sorted(legal_named(instance, stop=self._is_late), key=lambda orders: at_best(instance, orders))
+        orders = [*named[:1], *improvements(instance, named, effort=self._effort, stop=self._is_late)][-1]
         return _built(problem, orders, began_s)
 
 

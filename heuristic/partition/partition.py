@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from heuristic.partition.exhaustive import require_few_cuts
@@ -12,6 +12,7 @@ from heuristic.planner import QUICK
 from zbplan.errors import Finding, InfeasibleError, InvalidInputError, MethodError
 from zbplan.placement import Placement, stages_in
 from zbplan.problem import Problem
+from zbplan.stop import Stop, never
 
 HOPELESS = "memory limit too small for any cut of the layers; on the cut that came closest"
 NOT_FOUND = "no cut of the layers was found that fits into memory_limit, though not all were tried; on the closest one"
@@ -78,20 +79,22 @@ def partition(
     return Partition(tuple(map(_candidate, race.searches)))
 
 
-def better_cuts(problem: Problem, *, effort: int = QUICK, stop: Callable[[], bool] = lambda: False) -> Iterator[Cut]:
+def better_cuts(problem: Problem, *, effort: int = QUICK, stop: Stop = never, hurry: Stop = never) -> Iterator[Cut]:
     """Yield a good cut of a problem's open layers at once, then each better one that ``partition`` comes across.
 
     Parameters
     ----------
     stop
         Asked now and then, after the first cut, whether to end.
+    hurry
+        Asked all the time whether to end with the first cut that has a plan, and with less search for both.
 
     Raises
     ------
     InfeasibleError, MethodError, InvalidInputError
         As ``partition`` does.
     """
-    race = Race(problem, problem.placements, effort=effort, stop=stop)
+    race = Race(problem, problem.placements, effort=effort, stop=stop, hurry=hurry)
     best: Cut | None = None
     for _ in race.steps():
         if race.best_ms < (float("inf") if best is None else best.iteration_ms):
@@ -125,7 +128,7 @@ class Race:
         As of ``partition``.
     fair
         Whether the usual cuts are searched as long as the best one, to compare like with like.
-    stop
+    stop, hurry
         As of ``better_cuts``.
     """
 
@@ -137,7 +140,8 @@ class Race:
         effort: int = QUICK,
         exact: bool = False,
         fair: bool = False,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Stop = never,
+        hurry: Stop = never,
     ) -> None:
         layers = problem.open_layers
         if layers is None:
@@ -145,11 +149,12 @@ class Race:
             raise InvalidInputError([Finding("$.placement", f"{problem.placement!r}", needed)])
         for placement in placements if exact else ():
             require_few_cuts(layers.count, stages_in(placement))
-        self.searches = [Search(problem, each, effort=effort, stop=self.stopped) for each in placements]
+        self.searches = [Search(problem, each, effort=effort, stop=self.stopped, hurry=hurry) for each in placements]
         self._exact = exact
         self._fair = fair
         self._stop = stop
-        self._begun = False
+        self._hurry = hurry
+        self._has_first = False
 
     @property
     def best_ms(self) -> float:
@@ -162,8 +167,8 @@ class Race:
         return min((each.best for each in self.searches if each.best is not None), key=_iteration_ms)
 
     def stopped(self) -> bool:
-        """Return whether to end, which it never does before there is a cut: the first one does not depend on when."""
-        return self._begun and self._stop()
+        """Return whether to end, but never before there is a cut; without hurry that does not depend on when."""
+        return (self._has_first and self._stop()) or (self.best_ms < float("inf") and self._hurry())
 
     def steps(self) -> Iterator[None]:
         """Search, and yield whenever there may be a better cut.
@@ -174,15 +179,19 @@ class Race:
             If no cut has a plan.
         """
         for search in self.searches:
-            search.begin()
-        self._begun = self.best_ms < float("inf")
-        yield
+            if not self.stopped():
+                search.begin()
+        yield from self._yielded()
         for step in (self._widen, self._exhaust if self._exact else self._move):
             for search in sorted(self.searches, key=_best_ms):
                 for _ in step(search):
-                    yield
+                    yield from self._yielded()
         if self.best_ms == float("inf"):
             raise _refusal(self.searches)
+
+    def _yielded(self) -> Iterator[None]:
+        self._has_first = self.best_ms < float("inf")
+        yield
 
     def _widen(self, search: Search) -> Iterator[None]:
         search.widen()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from heuristic.partition.balance import balanced, descend, order, slides
@@ -15,6 +13,7 @@ from zbplan.instance import IntArray
 from zbplan.layers import even_starts, shorter_ends
 from zbplan.placement import Placement
 from zbplan.problem import Problem
+from zbplan.stop import Stop, never
 
 EFFORT = 3_000_000
 """Ops to schedule for all cuts that are tried while boundaries move, about."""
@@ -39,8 +38,8 @@ class Search:
     ----------
     effort
         Ops that the planner may schedule for each cut.
-    stop
-        Asked now and then whether to end.
+    stop, hurry
+        Asked now and then whether to end, and whether to make do with what is there even for the first cut.
 
     Attributes
     ----------
@@ -54,10 +53,10 @@ class Search:
     """
 
     def __init__(
-        self, problem: Problem, placement: Placement, *, effort: int, stop: Callable[[], bool] = lambda: False
+        self, problem: Problem, placement: Placement, *, effort: int, stop: Stop = never, hurry: Stop = never
     ) -> None:
         self.problem = problem
-        self.judge = Judge(problem, placement, effort=effort, stop=stop)
+        self.judge = Judge(problem, placement, effort=effort, stop=stop, hurry=hurry)
         self.weights = Weights.of(problem, placement)
         self.best: Cut | None = None
         self.even: Cut | None = None
@@ -68,6 +67,7 @@ class Search:
         self.rounds = max(1, EFFORT // (SKETCH * ops + effort) // PLANNED)
         self._balanced: list[IntArray] = []
         self._stop = stop
+        self._hurry = hurry
 
     @property
     def best_ms(self) -> float:
@@ -76,7 +76,7 @@ class Search:
 
     def begin(self) -> None:
         """Plan one balanced cut."""
-        self._balanced = balanced(self.weights, self.ramps)
+        self._balanced = balanced(self.weights, self.ramps, hurry=self._hurry)
         self._keep(self.judge.plan(self._balanced[0]))
 
     def widen(self) -> None:

@@ -132,3 +132,13 @@ def test_no_cut_is_planned_once_the_search_is_to_end() -> None:
     assert judge.plan([0, 4, 8, 12]) is not None
     assert judge.plan([0, 5, 8, 12]) is None
     assert judge.plan([0, 4, 8, 12]) is not None
+
+
+def test_who_is_in_a_hurry_gets_the_first_cut_that_has_a_plan() -> None:
+    problem = layered({"t_f_ms": [1, 2, 2, 2, 2, 3], "t_b_ms": 1, "t_w_ms": 1}, devices=2, microbatches=4)
+    race = Race(problem, problem.placements, hurry=lambda: True)
+    next(race.steps())
+    assert len(race.searches) > 1
+    assert [search.best is not None for search in race.searches] == [True] + [False] * (len(race.searches) - 1)
+    (cut,) = better_cuts(problem, hurry=lambda: True)
+    assert cut.starts == race.best.starts

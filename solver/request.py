@@ -1,0 +1,53 @@
+"""Request: what a solve is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from solver.budget import Budget
+from solver.portfolio import PARTS
+from solver.search import OnIncumbent, Part
+from zbplan.problem import Problem
+
+GRACE_S = 0.25
+"""Seconds past the limit that all constructive schedules and analytic bounds may take: but for the largest problems
+they are the same whatever the limit."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A problem, and what may be done for its answer.
+
+    Attributes
+    ----------
+    asked_parts
+        What is to try to improve on the constructive plan and the analytic bound; None takes those of the problem's
+        method.
+    on_incumbent
+        Told of the first answer and of every better one.
+    """
+
+    problem: Problem
+    budget: Budget
+    asked_parts: tuple[Part, ...] | None = None
+    on_incumbent: OnIncumbent | None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What tries to improve on the constructive plan and the analytic bound, in sequence."""
+        return PARTS.get(self.problem.method, ()) if self.asked_parts is None else self.asked_parts
+
+    @property
+    def at_once(self) -> bool:
+        """Whether nothing is to be searched for beyond what takes milliseconds."""
+        return self.asked_parts == ()
+
+    @property
+    def constructive(self) -> Problem:
+        """The problem as the constructive schedules know it: a solver starts from the best of them all."""
+        solved = self.problem.method in PARTS
+        return self.problem.model_copy(update={"method": "auto"}) if solved else self.problem
+
+    def is_late(self) -> bool:
+        """Return whether even the first answer has to make do with what is there."""
+        return self.budget.is_spent(grace_s=GRACE_S)
