@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -194,7 +195,7 @@ def test_the_limit_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_loading_the_kernels_takes_no_part_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Lane] = []
-    monkeypatch.setattr(solve_module, "load_kernels", lambda: time.sleep(1.3))
+    monkeypatch.setattr(import_module("solver.solve"), "load_kernels", lambda: time.sleep(1.3))
     options = Options(time_limit_s=1, parts=(lambda search, lane: ran.append(lane),))
     solve(linear(4, 8, 1, 1, 1, method="gpipe"), options=options)
     assert ran
@@ -265,10 +266,8 @@ def test_open_layers_have_a_first_answer_at_once_whatever_becomes_of_the_solve()
     at_once = solve(asked, options=QUICK)
     assert validate(at_once) == []
     assert at_once.provenance.parts == []
-    out_of_time, cancelled = solve(asked, options=Options(time_limit_s=0)), solve(asked, cancel=lambda: True)
-    assert out_of_time.plan_id == at_once.plan_id
-    assert validate(cancelled) == []
-    for plan in (out_of_time, cancelled):
+    for plan in (solve(asked, options=Options(time_limit_s=0)), solve(asked, cancel=lambda: True)):
+        assert validate(plan) == []
         assert [run.outcome for run in plan.provenance.parts] == ["none better, then stopped"]
 
 
