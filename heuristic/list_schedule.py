@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zbplan.instance import BW, B, BoolArray, F, Instance, IntArray, Orders, W
-from zbplan.jit import inlined, kernel
+from zbplan.jit import inlined, kernel, lean
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -170,11 +170,33 @@ def _pass(
     arrival = np.full((2, len(stages), m), -1, dtype=np.int64)
     arrival[F, 0] = 0
     winner = _tournament(len(devices))
+    _fill(ops, stages, devices, held, peak, launch, keys, slack, patience, weight_gap, pending, done, arrival, winner)
+    return done, devices
+
+
+@lean
+def _fill(
+    ops: IntArray,
+    stages: IntArray,
+    devices: IntArray,
+    held: IntArray,
+    peak: IntArray,
+    launch: IntArray,
+    keys: IntArray,
+    slack: IntArray,
+    patience: int,
+    weight_gap: FloatArray,
+    pending: IntArray,
+    done: IntArray,
+    arrival: IntArray,
+    winner: IntArray,
+) -> None:
+    """Let the device that wakes first run an op or sleep again, until nobody wakes."""
     while True:
         device = winner[1]
         now = devices[device, WAKE] if device >= 0 else NEVER
         if now >= NEVER:
-            return done, devices
+            return
         kind, stage, start, soonest, key = _best(
             ops, stages, devices, held, launch, keys, arrival, device, now, slack, patience
         )

@@ -25,6 +25,16 @@ def kernel(function: Function) -> Function:
         return cast(Function, numba.njit(function))
 
 
+def lean(function: Function) -> Function:
+    """Compile a function that makes no arrays: counting who uses those it is given would take most of its time."""
+    if not COMPILED:
+        return function
+    import numba
+
+    uncounted: dict[str, Any] = {"cache": True, "_nrt": False}
+    return cast(Function, numba.njit(**uncounted)(function))
+
+
 def inlined(function: Function) -> Function:
     """Compile a function into every kernel that calls it: passing many arrays between kernels costs time."""
     if not COMPILED:
