@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -24,3 +25,12 @@ class Claim:
     def holds(self) -> bool:
         """Whether the number is what was promised."""
         return self.least <= self.found <= self.most
+
+
+def exit_status(claims: Iterable[Claim]) -> int:
+    """Print claims as they come; return 1 if one does not hold."""
+    held = True
+    for claim in claims:
+        print(claim, flush=True)
+        held = held and claim.holds
+    return int(not held)

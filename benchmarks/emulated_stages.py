@@ -7,8 +7,6 @@ KiB are real. It prints a row per claim and fails if one does not hold. Needs a 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,13 +16,13 @@ from typing import Any, NamedTuple
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 import heuristic
-from benchmarks.claim import Claim
+from benchmarks.claim import Claim, exit_status
+from benchmarks.ranks import run_ranks
 from zbplan.formats import pytorch_csv
 from zbplan.graph import critical_path
 from zbplan.plan import Plan
 from zbplan.problem import Problem
 
-ROOT = Path(__file__).parent.parent
 RANKS, MICROBATCHES = 4, 8
 COMM_MS = 0.5
 """What 256 KiB take between two processes of one machine."""
@@ -96,13 +94,7 @@ def measured_ms(every: dict[str, Run]) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory() as folder:
         listed = {name: {"plan": run.plan.to_json(), "torchs": run.torchs} for name, run in every.items()}
         (Path(folder) / "runs.json").write_text(json.dumps(listed), encoding="utf-8")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-        subprocess.run(
-            [*command, "-m", "benchmarks.emulated_stages_worker", folder],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            check=True,
-        )
+        run_ranks(RANKS, "benchmarks.emulated_stages_worker", folder)
         found: dict[str, Any] = json.loads((Path(folder) / "found.json").read_text())
         return found
 
@@ -129,11 +121,7 @@ def claims(every: dict[str, Run], iterations_ms: dict[str, list[float]]) -> Iter
 def main() -> int:
     """Print all claims; return 1 if one does not hold."""
     every = dict(runs())
-    held = True
-    for claim in claims(every, measured_ms(every)):
-        print(claim)
-        held = held and claim.holds
-    return int(not held)
+    return exit_status(claims(every, measured_ms(every)))
 
 
 if __name__ == "__main__":

@@ -8,29 +8,20 @@ else.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.claim import Claim
+from benchmarks.claim import Claim, exit_status
 from benchmarks.post_validated_worker import RANKS, WAYS
-
-ROOT = Path(__file__).parent.parent
+from benchmarks.ranks import run_ranks
 
 
 def run() -> list[dict[str, Any]]:
     """Return what each rank found."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-        subprocess.run(
-            [*command, "-m", "benchmarks.post_validated_worker", folder],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            check=True,
-        )
+        run_ranks(RANKS, "benchmarks.post_validated_worker", folder)
         return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
 
 
@@ -67,10 +58,7 @@ def claims(ranks: list[dict[str, Any]]) -> list[Claim]:
 
 def main() -> int:
     """Print all claims; return 1 if one does not hold."""
-    made = claims(run())
-    for claim in made:
-        print(claim)
-    return int(not all(claim.holds for claim in made))
+    return exit_status(claims(run()))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +18,9 @@ from time import perf_counter_ns
 import torch
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from benchmarks.claim import Claim
+from benchmarks.claim import Claim, exit_status
 from benchmarks.profiling_worker import BENCHMARK_GPT, EMULATED_FACTOR, alone_on_a_core
+from benchmarks.ranks import run_ranks
 from profiler import Options, gpt, measure, measure_layers
 from profiler.clock import HostClock
 from profiler.models import PAPER_MODELS
@@ -31,7 +30,6 @@ from runtime_client import split
 from tests.profiler.emulated import B_MS, F_MS, HELD, KEPT, W_MS, WIDTH
 from zbplan.profile import Profile
 
-ROOT = Path(__file__).parent.parent
 PROFILES = Path(__file__).parent / "profiles"
 STEPS = 40
 ROUNDS = 3
@@ -148,9 +146,7 @@ def _cost_ms(calls: int = 20_000) -> float:
 def _train(kind: str, *, ranks: int) -> tuple[dict[str, float], Profile]:
     """Profile, plan and train on real ranks; return what rank 0 found."""
     with tempfile.TemporaryDirectory(prefix="zbplan-profiling-") as folder:
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        worker = ["-m", "benchmarks.profiling_worker", kind, folder]
-        subprocess.run([*launcher, *worker], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+        run_ranks(ranks, "benchmarks.profiling_worker", kind, folder)
         found = json.loads((Path(folder) / "found.json").read_text())
         return found, Profile.read(Path(folder) / "profile.json")
 
@@ -188,12 +184,8 @@ def main() -> int:
     """Run what is asked for and return 1 if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)} (default: all)")
-    held = True
-    for name in parser.parse_args().names or BENCHMARKS:
-        for claim in BENCHMARKS[name]():
-            print(claim, flush=True)
-            held = held and claim.holds
-    return 0 if held else 1
+    names = parser.parse_args().names or BENCHMARKS
+    return exit_status(claim for name in names for claim in BENCHMARKS[name]())
 
 
 if __name__ == "__main__":

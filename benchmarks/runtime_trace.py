@@ -8,11 +8,10 @@ else the machine does.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -20,8 +19,9 @@ from time import perf_counter_ns
 import torch
 from torch.distributed.pipelining import PipelineStage
 
-from benchmarks.claim import Claim
+from benchmarks.claim import Claim, exit_status
 from benchmarks.profiling_worker import BENCHMARK_GPT, alone_on_a_core
+from benchmarks.ranks import run_ranks
 from benchmarks.runtime_trace_worker import METHODS, plan_of
 from profiler import gpt
 from profiler.ranks import all_ranks
@@ -30,7 +30,6 @@ from runtime_client.lowering import Action
 from runtime_client.tracing import Tracer
 from zbplan.profile import Profile
 
-ROOT = Path(__file__).parent.parent
 RANKS = 2
 STEPS, CALLS = 12, 20_000
 
@@ -76,13 +75,7 @@ def _action_ms() -> float:
 def memory() -> Iterator[Claim]:
     """Hold the most memory of a step, less weights, gradients and optimizer state, against the plan's."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-        subprocess.run(
-            [*command, "-m", "benchmarks.runtime_trace_worker", folder],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            check=True,
-        )
+        run_ranks(RANKS, "benchmarks.runtime_trace_worker", folder)
         found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     for method in METHODS:
         for rank, peaks in enumerate(each[method] for each in found):
@@ -94,12 +87,7 @@ def memory() -> Iterator[Claim]:
 
 def main() -> int:
     """Print all claims; return 1 if one does not hold."""
-    claims = []
-    for part in (memory, cost):
-        for claim in part():
-            print(claim, flush=True)
-            claims.append(claim)
-    return int(not all(claim.holds for claim in claims))
+    return exit_status(chain(memory(), cost()))
 
 
 if __name__ == "__main__":
