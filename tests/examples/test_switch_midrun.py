@@ -16,7 +16,7 @@ import heuristic
 import runtime_client
 from examples import gpt
 from examples.switch_midrun import MICROBATCHES
-from tests.runtime_client.processes import torchrun
+from tests.processes import torchrun
 from zbplan.problem import Problem
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from profiler.cli import main
+from tests.processes import torchrun
 from tests.profiler.emulated import F_MS, HELD, KEPT, WIDTH
-from tests.profiler.processes import torchrun
 from zbplan.problem import Problem
 from zbplan.profile import Profile
 
@@ -21,9 +21,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     path = tmp_path_factory.mktemp("measured") / "profile.json"
     layout = ["--stages", "4", "--placement", "v", "--turns", "together", "--name", "four"]
     options = ["--warmup", "1", "--samples", "3", "--force", "--output", str(path)]
-    status, _, stderr = torchrun(2, "profiler", "tests.profiler.emulated:staged_model", *SPLITTER, *layout, *options)
-    assert status == 0, stderr
-    assert f"wrote {path}" in stderr
+    ranks = torchrun(2, "profiler", "tests.profiler.emulated:staged_model", *SPLITTER, *layout, *options)
+    assert ranks.returncode == 0, ranks.stderr
+    assert f"wrote {path}" in ranks.stderr
     return Profile.read(path)
 
 
@@ -54,18 +54,18 @@ def test_the_profile_makes_a_problem_for_its_placement(measured: Profile) -> Non
 def test_a_failing_stage_ends_all_ranks_with_one_message(tmp_path: Path) -> None:
     mode = ["--engine-mode", "fused", "--turns", "one_by_one"]
     options = ["--warmup", "1", "--samples", "3", "--output", str(tmp_path / "profile.json")]
-    status, _, stderr = torchrun(2, "profiler", "tests.profiler.emulated:broken_model", *mode, *options)
-    assert status != 0
-    assert stderr.count("python -m profiler: stage 1, BW: found RuntimeError: a hook said no") == 1
+    ranks = torchrun(2, "profiler", "tests.profiler.emulated:broken_model", *mode, *options)
+    assert ranks.returncode != 0
+    assert ranks.stderr.count("python -m profiler: stage 1, BW: found RuntimeError: a hook said no") == 1
     assert not (tmp_path / "profile.json").exists()
 
 
 def test_a_process_that_is_gone_ends_the_others_with_a_message(tmp_path: Path) -> None:
     options = ["--engine-mode", "fused", "--warmup", "1", "--samples", "3", "--output", str(tmp_path / "profile.json")]
-    status, _, stderr = torchrun(2, "profiler", "tests.profiler.emulated:leaving_model", *options)
-    assert status != 0
-    assert "python -m profiler: rank 0, measuring with the others: found " in stderr
-    assert "needed every rank of the group to take part: look for the rank that failed first" in stderr
+    ranks = torchrun(2, "profiler", "tests.profiler.emulated:leaving_model", *options)
+    assert ranks.returncode != 0
+    assert "python -m profiler: rank 0, measuring with the others: found " in ranks.stderr
+    assert "needed every rank of the group to take part: look for the rank that failed first" in ranks.stderr
     assert not (tmp_path / "profile.json").exists()
 
 
@@ -163,8 +163,8 @@ def test_a_profile_is_written_before_it_is_posted(tmp_path: Path, capsys: pytest
 def test_in_a_tensor_parallel_group_the_slowest_process_counts(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     options = ["--tensor-parallel", "2", "--warmup", "1", "--samples", "3", "--force", "-o", str(path)]
-    status, _, stderr = torchrun(2, "profiler", "tests.profiler.emulated:sharded_model", *SPLITTER, *options)
-    assert status == 0, stderr
+    ranks = torchrun(2, "profiler", "tests.profiler.emulated:sharded_model", *SPLITTER, *options)
+    assert ranks.returncode == 0, ranks.stderr
     profile = Profile.read(path)
     assert profile.stages == 1
     assert profile.t_f_ms[0] >= 3 * F_MS  # as on rank 1, whose shard is the slower one

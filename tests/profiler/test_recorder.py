@@ -13,8 +13,8 @@ from profiler import MeasurementError, Recorder
 from profiler.ranks import all_ranks
 from runtime_client import split as split_linears
 from tests.older_torch import needs_native_split
+from tests.processes import torchrun
 from tests.profiler.emulated import B_MS, F_MS, HELD, KEPT, W_MS, WIDTH, Emulated, loss, sgd, split
-from tests.profiler.processes import torchrun
 from tests.profiler.recorder_worker import KEEP, MICROBATCHES
 from zbplan.profile import Profile
 
@@ -25,8 +25,8 @@ ROW = WIDTH * 4
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What two ranks, the second twice as slow as the first, recorded of 1F1B and of a plan."""
     folder = tmp_path_factory.mktemp("recorded")
-    status, _, stderr = torchrun(2, "tests.profiler.recorder_worker", str(folder))
-    assert status == 0, stderr
+    run = torchrun(2, "tests.profiler.recorder_worker", str(folder))
+    assert run.returncode == 0, run.stderr
     return {name: json.loads((folder / f"{name}.json").read_text()) for name in ("1f1b", "plan")}
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.processes import Finished, torchrun
 from tests.runtime_client.plans import zb_h1
-from tests.runtime_client.processes import Finished, torchrun
 from tests.runtime_client.serving import answer, serving
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from tests.processes import together
 from tests.runtime_client.conftest import RANKS, StartUp
-from tests.runtime_client.processes import together
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from runtime_client import (
     reference_optimizer_step,
     reference_step,
 )
+from tests.processes import together, torchrun
 from tests.runtime_client.models import batch, mean_loss, on_one_device, text_stages
 from tests.runtime_client.plans import plan_of, problem_of, random_plan
 from tests.runtime_client.post_validated_data_parallel_worker import KINDS
 from tests.runtime_client.post_validated_trials import RANKS, STEPS, Trial, trials
-from tests.runtime_client.processes import together, torchrun
 from zbplan.problem import Problem
 
 Kept = dict[str, dict[str, dict[str, Any]]]

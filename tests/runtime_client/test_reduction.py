@@ -9,10 +9,10 @@ from runtime_client import JobMismatchError, PlanSchedule, reference_step
 from runtime_client.lowering import Action
 from runtime_client.reduction import Reduction, Tail
 from runtime_client.weight_grad_store import WeightGradStore
+from tests.processes import Finished, torchrun
 from tests.runtime_client.data_parallel_worker import CASES, PLANS, STEPS, half
 from tests.runtime_client.models import mean_loss, on_one_device, text_stages
 from tests.runtime_client.plans import random_plan
-from tests.runtime_client.processes import Finished, torchrun
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from runtime_client import reference_step
+from tests.processes import Finished, together, torchrun
 from tests.runtime_client.cases import STEPS, Case, cases, optimizer_of, snapshot
-from tests.runtime_client.processes import Finished, together, torchrun
 
 Run = tuple[Finished, Path]
 

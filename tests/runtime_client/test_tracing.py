@@ -15,9 +15,9 @@ from runtime_client.errors import JobMismatchError
 from runtime_client.lowering import Action, lower, transfer_of
 from runtime_client.tracing import KEPT_STEPS
 from runtime_client.void_iteration import VoidIteration
+from tests.processes import torchrun
 from tests.runtime_client.models import WIDTH, batch, mean_loss, on_one_device, text_stages
 from tests.runtime_client.plans import random_plan
-from tests.runtime_client.processes import torchrun
 from tests.runtime_client.tracing_worker import AHEAD_NS, PLANS, STEPS
 from zbplan.placement import devices_of
 from zbplan.trace import DeviceTrace, StepTrace, Trace

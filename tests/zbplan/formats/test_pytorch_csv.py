@@ -14,9 +14,9 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from runtime_client import reference_step
 from runtime_client.lowering import lower
+from tests.processes import torchrun
 from tests.runtime_client.models import batch, mean_loss, text_stages
 from tests.runtime_client.plans import one_f_one_b, plan_of, problem_of, random_plan
-from tests.runtime_client.processes import torchrun
 from tests.strategies import problems, random_orders
 from tests.zbplan.formats.torch_csv_worker import LAYOUTS, MICROBATCHES, PLANS
 from zbplan.errors import InvalidInputError

@@ -10,16 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parent.parent
 GRACE_S = 15
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that has ended; ``output`` is what all ranks wrote."""
+    """A run that has ended, and what all its processes wrote."""
 
     returncode: int
-    output: str
+    stdout: str
+    stderr: str = ""
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
 
 
 def torchrun(ranks: int, module: str, *arguments: str, timeout_s: float = 150) -> Finished:
@@ -30,11 +35,11 @@ def torchrun(ranks: int, module: str, *arguments: str, timeout_s: float = 150) -
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        output, _ = process.communicate(timeout=timeout_s)
+        stdout, stderr = process.communicate(timeout=timeout_s)
     finally:
         if process.poll() is None:
             process.terminate()  # torchrun takes its ranks along
@@ -42,7 +47,7 @@ def torchrun(ranks: int, module: str, *arguments: str, timeout_s: float = 150) -
                 process.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-    return Finished(process.returncode, output)
+    return Finished(process.returncode, stdout, stderr)
 
 
 def together(commands: Sequence[Sequence[str]], timeout_s: float = 120) -> list[Finished]:
