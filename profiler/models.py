@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiler.errors import MeasurementError
+from zbplan.amount import MAX_STAGES
 
 PADDED_VOCABULARY = 50304
 """GPT-2's 50257 tokens, up to a multiple of 128 as Megatron-LM pads them; the paper gives no number."""
+
+MOST_BLOCKS = MAX_STAGES - 2
+"""Embedding and head are layers as well."""
+
+MOST = 1 << 40
+"""The largest of all other sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,10 @@ class Transformer:
         wrong = [f"{field} {value}" for field, value in sizes.items() if value < 1]
         if wrong:
             raise MeasurementError(f"found {', '.join(wrong)}; needed 1 or more")
+        for field, value in sizes.items():
+            most = MOST_BLOCKS if field == "blocks" else MOST
+            if value > most:
+                raise MeasurementError(f"found {field} {value}; needed at most {most}")
         if self.hidden % self.heads:
             raise MeasurementError(f"found hidden size {self.hidden}; needed a multiple of the {self.heads} heads")
 

@@ -42,8 +42,7 @@ def check_writable(target: str) -> None:
     if target == STANDARD:
         return
     try:
-        path = Path(target).resolve()
-        found = _obstacle(path)
+        found = _obstacle(_place(target))
     except (OSError, ValueError) as error:
         found = str(error)
     if found:
@@ -65,13 +64,20 @@ def write(target: str, text: str) -> None:
         sys.stdout.write(text)
         return
     check_writable(target)
-    path = Path(target).resolve()
+    path = _place(target)
     try:
         _write_in_place(path, text) if path.exists() and not path.is_file() else _replace(path, text)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise _refused(target, error, "a file that can be written") from None
+
+
+def _place(target: str) -> Path:
+    """Return where a target is: links are followed, but for those to a pipe, which has a name only by the link."""
+    path = Path(target)
+    place = path.resolve()
+    return path if path.exists() and not place.exists() else place
 
 
 def _obstacle(path: Path) -> str | None:

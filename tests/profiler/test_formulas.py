@@ -82,6 +82,8 @@ def test_a_transfer_takes_latency_and_bytes() -> None:
         (lambda: replace(UNIT, peak_tflops=float("nan")), "peak_tflops: found nan"),
         (lambda: replace(UNIT, link_latency_ms=-1.0), "link_latency_ms: found -1.0; needed a finite number, 0 or more"),
         (lambda: replace(MODELS[0], blocks=0), "found blocks 0; needed 1 or more"),
+        (lambda: replace(MODELS[0], blocks=10**12), "found blocks 1000000000000; needed at most 16382"),
+        (lambda: replace(MODELS[0], sequence=10**400), "found sequence 10+; needed at most 1099511627776"),
         (lambda: replace(MODELS[0], heads=7), "found hidden size 2304; needed a multiple of the 7 heads"),
     ],
 )

@@ -492,6 +492,21 @@ def test_ctrl_c_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
     assert stderr == "zbplan: interrupted\n"
 
 
+def test_ctrl_c_in_a_compiled_kernel_is_one_too(folder: Path) -> None:
+    program = """
+from zbplan import cli, files
+
+def read(source):
+    raise SystemError("a kernel returned a result with an exception set") from KeyboardInterrupt()
+
+files.read = read
+cli.main()
+"""
+    command = [sys.executable, "-c", program, "validate", "plan.json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "zbplan: interrupted\n")
+
+
 @pytest.mark.parametrize("arguments", [("show",), ("show", "--critical-path"), ("validate",)])
 def test_a_closed_pipe_ends_a_command_silently(folder: Path, arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
@@ -502,6 +517,23 @@ def test_a_closed_pipe_ends_a_command_silently(folder: Path, arguments: tuple[st
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+@pytest.mark.parametrize(("name", "status"), [("plan", 0), ("broken", 1)])
+def test_a_stream_that_was_closed_is_written_to_in_vain(folder: Path, closed: int, name: str, status: int) -> None:
+    command = f'exec "$0" validate {name}.json {closed}>&-'
+    done = subprocess.run(["sh", "-c", command, COMMAND], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+    assert ("there at" in done.stderr) == (name == "broken" and closed == 1)
+
+
+def test_a_plan_is_written_into_a_pipe_named_by_its_descriptor(folder: Path) -> None:
+    named, standard = (
+        zbplan("export", "plan.json", "-f", "csv", "-o", output, cwd=folder) for output in ("/dev/stdout", "-")
+    )
+    assert (named.returncode, named.stdout) == (0, standard.stdout)
 
 
 def test_a_full_disk_is_named(folder: Path) -> None:

@@ -77,8 +77,12 @@ def _exit_status() -> Iterator[None]:
         say(_missing(error))
         raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
-        say("interrupted")
-        raise typer.Exit(INTERRUPTED) from None
+        raise _interrupted() from None
+    except SystemError as error:
+        # A compiled kernel that was running says so of a Ctrl-C.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise _interrupted() from None
+        raise
     except BrokenPipeError:
         # Python flushes standard output once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -86,6 +90,11 @@ def _exit_status() -> Iterator[None]:
     except OSError as error:
         say(str(error))
         raise typer.Exit(BAD_INPUT) from None
+
+
+def _interrupted() -> typer.Exit:
+    say("interrupted")
+    return typer.Exit(INTERRUPTED)
 
 
 app = typer.Typer(
@@ -108,10 +117,20 @@ DELEGATED: dict[str, Any] = {
 """For a command that hands its arguments to a command line of its own, which runs where typer is not installed."""
 
 
+def _open_stream(stream: Any, descriptor: int) -> Any:
+    """Return a standard stream that can take any text; the null device for one that was closed."""
+    if stream is None:
+        # Else the next file that is opened would get the number, and what others print there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        stream = open(descriptor, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - lives as long as the process
+    stream.reconfigure(errors="backslashreplace")
+    return stream
+
+
 def main() -> None:
     """Run the command line and exit with its status."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    sys.stdout = _open_stream(sys.stdout, 1)
+    sys.stderr = _open_stream(sys.stderr, 2)
     try:
         app()
     except Exception:
