@@ -497,13 +497,36 @@ def test_ctrl_c_in_a_compiled_kernel_is_one_too(folder: Path) -> None:
 from zbplan import cli, files
 
 def read(source):
-    raise SystemError("a kernel returned a result with an exception set") from KeyboardInterrupt()
+    unpickling = SystemError("a function returned a result with an exception set")
+    unpickling.__cause__ = KeyboardInterrupt()
+    raise SystemError("a kernel returned a result with an exception set") from unpickling
 
 files.read = read
 cli.main()
 """
     command = [sys.executable, "-c", program, "validate", "plan.json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "zbplan: interrupted\n")
+
+
+def test_ctrl_c_where_nothing_can_be_raised_comes_again(folder: Path) -> None:
+    program = """
+import ctypes, signal, time
+from zbplan import cli, files
+
+@ctypes.CFUNCTYPE(None)
+def callback():
+    signal.raise_signal(signal.SIGINT)
+
+def read(source):
+    callback()
+    time.sleep(60)
+
+files.read = read
+cli.main()
+"""
+    command = [sys.executable, "-c", program, "validate", "plan.json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=50, preexec_fn=heed_interrupts)
     assert (done.returncode, done.stderr) == (130, "zbplan: interrupted\n")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,9 @@ from typing import Any
 from zbplan.errors import DeadlockError, InfeasibleError, InvalidPlanError, MethodError, ZbplanError
 
 NO, BAD_INPUT, BUG, INTERRUPTED, CLOSED_PIPE = 1, 2, 70, 130, 141
+
+AGAIN_S = 0.1
+"""Seconds after which a Ctrl-C that could not be raised comes again."""
 
 EXTRAS = {
     "solver": ("highspy", "networkx", "numba", "ortools", "pulp", "rich", "typer"),
@@ -78,11 +83,6 @@ def _exit_status() -> Iterator[None]:
         raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         raise _interrupted() from None
-    except SystemError as error:
-        # A compiled kernel that was running says so of a Ctrl-C.
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            raise _interrupted() from None
-        raise
     except BrokenPipeError:
         # Python flushes standard output once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -90,11 +90,34 @@ def _exit_status() -> Iterator[None]:
     except OSError as error:
         say(str(error))
         raise typer.Exit(BAD_INPUT) from None
+    except SystemError as error:
+        if not _comes_from_interrupt(error):
+            raise
+        raise _interrupted() from None
 
 
 def _interrupted() -> typer.Exit:
     say("interrupted")
+    sys.unraisablehook = lambda unraisable: None  # what was cut short may complain while it is cleaned up
     return typer.Exit(INTERRUPTED)
+
+
+def _comes_from_interrupt(error: BaseException | None) -> bool:
+    """Return whether an error is what compiled code made of a Ctrl-C."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
+
+
+def _interrupt_again(unraisable: Any) -> None:
+    """Let a Ctrl-C that came where nothing can be raised, as in a compiler's callback, come again a moment later."""
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
+        return
+    main_thread = threading.main_thread().ident
+    again = threading.Timer(AGAIN_S, signal.pthread_kill, (main_thread, signal.SIGINT))
+    again.daemon = True
+    again.start()
 
 
 app = typer.Typer(
@@ -131,6 +154,7 @@ def main() -> None:
     """Run the command line and exit with its status."""
     sys.stdout = _open_stream(sys.stdout, 1)
     sys.stderr = _open_stream(sys.stderr, 2)
+    sys.unraisablehook = _interrupt_again
     try:
         app()
     except Exception:
