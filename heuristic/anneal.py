@@ -14,21 +14,23 @@ import numpy as np
 
 from heuristic.retime import (
     NEVER,
+    Space,
     State,
     Task,
     copy,
     critical_path,
     ends_of,
-    known_before,
+    know_before,
     note_ends,
     note_positions,
     objective,
     retime,
+    space_of,
     state_of,
     task_of,
 )
-from zbplan.instance import BW, B, BoolArray, F, Instance, IntArray, Orders, W
-from zbplan.jit import inlined, kernel
+from zbplan.instance import BW, B, F, Instance, IntArray, Orders, W
+from zbplan.jit import inlined, kernel, lean
 
 KINDS = np.array([1 << F, 1 << F, 1 << B, 1 << B, 1 << W, 1 << F | 1 << B, 1 << B | 1 << W, 1 << F | 1 << B | 1 << W])
 """Sets of kinds that change together, as bits; BW counts as B."""
@@ -72,30 +74,47 @@ def anneal(instance: Instance, orders: Orders, *, effort: int, heat: float = 0.0
 
 @kernel
 def _anneal(task: Task, ops: IntArray, effort: int, heat: int, unit: int, seed: int) -> IntArray:
-    """Return the best ops found. What is tried is the state again, position by position, before the next change."""
-    random = np.full(1, seed, dtype=np.int64)
+    """Return the best ops found."""
     state, tried = state_of(task, ops), state_of(task, ops)
-    ends = ends_of(task, state)
-    best, lowest = ops.copy(), objective(task, state)
-    current, path, spent = lowest, critical_path(task, state, ends), 0
+    space, random, best = space_of(task, len(ops)), np.full(1, seed, dtype=np.int64), ops.copy()
+    _improve(task, state, tried, ends_of(task, state), space, effort, heat, unit, random, best)
+    return best
+
+
+@lean
+def _improve(
+    task: Task,
+    state: State,
+    tried: State,
+    ends: IntArray,
+    space: Space,
+    effort: int,
+    heat: int,
+    unit: int,
+    random: IntArray,
+    best: IntArray,
+) -> None:
+    """Write the best ops found. What is tried is the state again, position by position, before the next change."""
+    current = lowest = objective(task, state)
+    length, spent = critical_path(task, state, ends, space.path), 0
     while spent < effort:
-        moved, since = _apply(task, state, _draw_change(task, state, path, unit, random), tried.ops)
+        change = _draw_change(task, state, space.path, length, unit, random)
+        moved, since = _apply(task, state, change, tried.ops, space)
         spent += 50 + moved
         if since >= NEVER:
             continue
-        known = known_before(task, state, since)
-        spent += len(ops) - int((known - task.offsets[:-1]).sum())
+        spent += know_before(task, state, since, space)
         allowed = heat * (effort - min(spent, effort)) // effort * _draw(random, 100) // 100
-        if retime(task, tried, known, ends, current + allowed):
-            copy(task, tried, state, known)
-            note_positions(task, state, known)
-            current, path = objective(task, state), critical_path(task, state, ends)
+        if retime(task, tried, ends, current + allowed, space):
+            copy(task, tried, state, space)
+            note_positions(task, state, space)
+            current, length = objective(task, state), critical_path(task, state, ends, space.path)
         else:
-            copy(task, state, tried, known)
-            note_ends(task, state, known, ends)
+            copy(task, state, tried, space)
+            note_ends(task, state, ends, space)
         if current < lowest:
-            best[:], lowest = state.ops, current
-    return best
+            lowest = current
+            _write(state.ops, best)
 
 
 @inlined
@@ -112,8 +131,8 @@ def _length(random: IntArray, most: int) -> int:
     return 1 if choice < 8 else most if choice == 8 else 1 << _draw(random, 6)
 
 
-@kernel
-def _draw_change(task: Task, state: State, path: IntArray, unit: int, random: IntArray) -> _Change:
+@lean
+def _draw_change(task: Task, state: State, path: IntArray, length: int, unit: int, random: IntArray) -> _Change:
     """Return ops around some op, or around one on the critical path: that one sooner, or the one before it later."""
     stages, microbatches = task.stages, task.microbatches
     kinds = KINDS[_draw(random, len(KINDS))]
@@ -121,7 +140,7 @@ def _draw_change(task: Task, state: State, path: IntArray, unit: int, random: In
     at = _draw(random, len(state.ops))
     later = _draw(random, 2) == 1
     if _draw(random, 100) < CRITICAL:
-        at = max(0, int(path[_draw(random, len(path))]) - later)
+        at = max(0, int(path[_draw(random, length)]) - later)
     kind, cell = divmod(state.ops[at], stages * microbatches)
     if _draw(random, 4) > 0:
         kinds = 1 << (B if kind == BW else kind)
@@ -137,43 +156,53 @@ def _draw_change(task: Task, state: State, path: IntArray, unit: int, random: In
     )
 
 
-@kernel
-def _apply(task: Task, state: State, change: _Change, tried: IntArray) -> tuple[int, int]:
+@lean
+def _apply(task: Task, state: State, change: _Change, tried: IntArray, space: Space) -> tuple[int, int]:
     """Write changed orders; return how many ops were looked at, and when the first one starts that is new.
 
     That is NEVER if nothing changes, or if memory has no room.
     """
-    moving = _move(task, state, change)
-    touched = _reordered(task, state, moving)
-    looked_at, since, fits = len(moving), NEVER, True
-    for device in range(len(touched)):
-        if not (touched[device] and fits):
-            continue
-        first, end = task.offsets[device], task.offsets[device + 1]
-        sequence = _sorted(state.ops[first:end], state.keys[first:end])
-        looked_at += len(sequence)
-        fits = _packed(task, sequence, task.room[device], tried[first:end])
-        for at in range(first, end):
-            if tried[at] != state.ops[at]:
-                since = min(since, state.start[at])
-                break
-    for at in moving:
+    count = _move(task, state, change, space.moving)
+    _touch(task, state, space, count)
+    looked_at, since, fits = count, NEVER, True
+    for device in range(len(space.touched)):
+        if space.touched[device] and fits:
+            first, end = task.offsets[device], task.offsets[device + 1]
+            _sort(state.ops[first:end], state.keys[first:end], space)
+            looked_at += end - first
+            fits = _pack(task, space.sequence[: end - first], task.room[device], tried[first:end])
+            since = min(since, _first_new(state, tried, first, end))
+    for at in space.moving[:count]:
         state.keys[at] = 2 * state.start[at]
     if fits:
         return looked_at, since
-    tried[:] = state.ops
+    _write(state.ops, tried)
     return looked_at, NEVER
 
 
-@kernel
-def _move(task: Task, state: State, change: _Change) -> IntArray:
-    """Write the keys of the ops that move, and return their positions.
+@inlined
+def _write(ops: IntArray, to: IntArray) -> None:
+    for at in range(len(ops)):
+        to[at] = ops[at]
+
+
+@inlined
+def _first_new(state: State, tried: IntArray, first: int, end: int) -> int:
+    """Return when the first op of a device starts that is another one now; NEVER if none is."""
+    at = first
+    while at < end and tried[at] == state.ops[at]:
+        at += 1
+    return int(state.start[at]) if at < end else NEVER
+
+
+@lean
+def _move(task: Task, state: State, change: _Change, moving: IntArray) -> int:
+    """Write the keys of the ops that move, and their positions; return how many.
 
     An op stays between the one of its cell that comes before and the one that comes after, if those do not move too.
     """
     at, start, keys = state.at, state.start, state.keys
-    microbatches = task.microbatches
-    moving, count = state.moving, 0
+    microbatches, cells, count = task.microbatches, task.stages * task.microbatches, 0
     for kind in range(3):
         if not change.kinds >> kind & 1:
             continue
@@ -181,27 +210,27 @@ def _move(task: Task, state: State, change: _Change) -> IntArray:
         bounded_below = kind > F and not change.kinds >> (kind - 1) & 1
         for stage in range(change.first_stage, change.end_stage):
             for microbatch in range(change.first_microbatch, change.end_microbatch, change.every):
-                cell = stage * microbatches + microbatch
-                here = at[kind, cell]
+                cell = kind * cells + stage * microbatches + microbatch
+                here = at[cell]
                 if here < 0:
                     continue
                 key = 2 * (start[here] + change.ticks)
-                if bounded_above and at[kind + 1, cell] >= 0:
-                    key = min(key, 2 * start[at[kind + 1, cell]] - 1)
+                if bounded_above and at[cell + cells] >= 0:
+                    key = min(key, 2 * start[at[cell + cells]] - 1)
                 if bounded_below:
-                    key = max(key, 2 * start[at[kind - 1, cell]] + 1)
+                    key = max(key, 2 * start[at[cell - cells]] + 1)
                 keys[here] = key
                 moving[count] = here
                 count += 1
-    return moving[:count]
+    return count
 
 
-@kernel
-def _reordered(task: Task, state: State, moving: IntArray) -> BoolArray:
-    """Return on which devices an op that moves passes the one beside it: most changes are too small for that."""
-    keys, offsets = state.keys, task.offsets
-    touched, device = np.zeros(len(offsets) - 1, dtype=np.bool_), 0
-    for at in moving:
+@lean
+def _touch(task: Task, state: State, space: Space, count: int) -> None:
+    """Note on which devices an op that moves passes the one beside it: most changes are too small for that."""
+    keys, offsets, touched, device = state.keys, task.offsets, space.touched, 0
+    touched[:] = False
+    for at in space.moving[:count]:
         while at < offsets[device]:
             device -= 1
         while at >= offsets[device + 1]:
@@ -209,24 +238,22 @@ def _reordered(task: Task, state: State, moving: IntArray) -> BoolArray:
         if not touched[device]:
             earlier = at > offsets[device] and keys[at - 1] > keys[at]
             touched[device] = earlier or (at + 1 < offsets[device + 1] and keys[at] > keys[at + 1])
-    return touched
 
 
-@kernel
-def _sorted(ops: IntArray, by: IntArray) -> IntArray:
-    """Return ops by their keys."""
-    keys, sequence = by.copy(), ops.copy()
-    for count in range(1, len(keys)):
-        key, op, at = keys[count], sequence[count], count
+@lean
+def _sort(ops: IntArray, by: IntArray, space: Space) -> None:
+    """Write the sequence of ops by their keys."""
+    keys, sequence = space.order, space.sequence
+    for count in range(len(ops)):
+        key, op, at = by[count], ops[count], count
         while at > 0 and keys[at - 1] > key:
             keys[at], sequence[at] = keys[at - 1], sequence[at - 1]
             at -= 1
         keys[at], sequence[at] = key, op
-    return sequence
 
 
-@kernel
-def _packed(task: Task, sequence: IntArray, room: int, ops: IntArray) -> bool:
+@lean
+def _pack(task: Task, sequence: IntArray, room: int, ops: IntArray) -> bool:
     """Write a sequence in which W goes up to where memory would not do; return False where that does not help."""
     hold, release, peak = task.hold, task.release, task.peak
     cells = len(peak) // 4
@@ -245,7 +272,7 @@ def _packed(task: Task, sequence: IntArray, room: int, ops: IntArray) -> bool:
     return True
 
 
-@kernel
+@lean
 def _next_weight(sequence: IntArray, at: int, cells: int) -> int:
     """Return where the next W is that waits for nothing; -1 if its B is still to come, or none is left."""
     found = -1

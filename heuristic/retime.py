@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zbplan.instance import BW, UNLIMITED, B, F, Instance, IntArray, Orders, W
-from zbplan.jit import kernel
+from zbplan.instance import BW, UNLIMITED, B, BoolArray, F, Instance, IntArray, Orders, W
+from zbplan.jit import kernel, lean
 
 UNKNOWN, NEVER = -1, 1 << 62
 
@@ -41,11 +41,9 @@ class State(NamedTuple):
     Attributes
     ----------
     at
-        The position of each op: per kind F, B (or BW) and W, and cell; -1 for none.
+        The position of each op, where the table says its end stands; -1 for none.
     keys
         Twice the start of every op, except while it moves.
-    moving
-        Space for positions.
     """
 
     ops: IntArray
@@ -53,7 +51,34 @@ class State(NamedTuple):
     end: IntArray
     at: IntArray
     keys: IntArray
+
+
+class Space(NamedTuple):
+    """Arrays to work with, made once: what is in them matters only while a change is tried.
+
+    Attributes
+    ----------
+    known, free, until, position, queue, queued
+        Per device: the position from which times are new, when it is free, the latest start of its next op, the
+        position of that op, and the devices that may have something to run.
+    touched
+        Per device: whether its ops change places.
+    path, moving, sequence, order
+        Per op: positions on the critical path and of what moves, and a device's ops with their keys while they are
+        sorted.
+    """
+
+    known: IntArray
+    free: IntArray
+    until: IntArray
+    position: IntArray
+    queue: IntArray
+    queued: BoolArray
+    touched: BoolArray
+    path: IntArray
     moving: IntArray
+    sequence: IntArray
+    order: IntArray
 
 
 def task_of(instance: Instance, orders: Orders) -> Task:
@@ -97,42 +122,61 @@ def _table(instance: Instance) -> IntArray:
 @kernel
 def state_of(task: Task, ops: IntArray) -> State:
     """Return orders that can run, with their times."""
-    at = np.full((3, task.stages * task.microbatches), -1, dtype=np.int64)
+    at = np.full(3 * task.stages * task.microbatches, -1, dtype=np.int64)
     none = np.zeros_like(ops)
-    state = State(ops.copy(), none.copy(), none.copy(), at, none.copy(), none.copy())
-    retime(task, state, task.offsets[:-1], ends_of(task, state), NEVER)
-    note_positions(task, state, task.offsets[:-1])
+    state, space = State(ops.copy(), none.copy(), none.copy(), at, none.copy()), space_of(task, len(ops))
+    space.known[:] = task.offsets[:-1]
+    retime(task, state, ends_of(task, state), NEVER, space)
+    note_positions(task, state, space)
     return state
+
+
+@kernel
+def space_of(task: Task, ops: int) -> Space:
+    """Return arrays to work with on a number of ops."""
+    devices = len(task.room)
+    five, four = np.zeros((5, devices), dtype=np.int64), np.zeros((4, ops), dtype=np.int64)
+    two = np.zeros((2, devices), dtype=np.bool_)
+    return Space(five[0], five[1], five[2], five[3], five[4], two[0], two[1], four[0], four[1], four[2], four[3])
 
 
 @kernel
 def ends_of(task: Task, state: State) -> IntArray:
     """Return the end of every op where the table says, and 0 at the very end."""
     ends = np.zeros(3 * task.stages * task.microbatches + 1, dtype=np.int64)
-    note_ends(task, state, task.offsets[:-1], ends)
+    for at in range(len(state.ops)):
+        ends[task.table[state.ops[at], END]] = state.end[at]
     return ends
 
 
-@kernel
-def known_before(task: Task, state: State, since: int) -> IntArray:
-    """Return, per device, the position from which ops start at a tick or later."""
-    known = task.offsets[:-1].copy()
-    for device in range(len(known)):
-        known[device] += np.searchsorted(state.start[task.offsets[device] : task.offsets[device + 1]], since)
-    return known
+@lean
+def know_before(task: Task, state: State, since: int, space: Space) -> int:
+    """Know the times of all ops that start before a tick; return how many do not."""
+    later = 0
+    for device in range(len(space.known)):
+        low, high = task.offsets[device], task.offsets[device + 1]
+        later += high
+        while low < high:
+            middle = (low + high) // 2
+            if state.start[middle] < since:
+                low = middle + 1
+            else:
+                high = middle
+        space.known[device] = low
+        later -= low
+    return later
 
 
-@kernel
-def retime(task: Task, tried: State, known: IntArray, ends: IntArray, most: int) -> bool:
+@lean
+def retime(task: Task, tried: State, ends: IntArray, most: int, space: Space) -> bool:
     """Time orders from the known positions on; return whether all can run with an objective that is low enough.
 
     It ends as soon as what a device still has to run is too much.
     """
     table, offsets, ops, start, end = task.table, task.offsets, tried.ops, tried.start, tried.end
-    devices = len(known)
-    free, until = _forgotten(task, tried, known, ends, most)
-    position, queue, queued = known.copy(), np.arange(devices - 1, -1, -1), np.ones(devices, np.bool_)
-    length = devices
+    free, until, position, queue, queued = space.free, space.until, space.position, space.queue, space.queued
+    _forget(task, tried, ends, most, space)
+    length = len(queue)
     while length > 0:
         length -= 1
         device = queue[length]
@@ -156,56 +200,57 @@ def retime(task: Task, tried: State, known: IntArray, ends: IntArray, most: int)
             if other >= 0 and not queued[other]:
                 queue[length], queued[other] = other, True
                 length += 1
-    return bool((position == offsets[1:]).all()) and objective(task, tried) <= most
+    for device in range(len(position)):
+        if position[device] < offsets[device + 1]:
+            return False
+    return objective(task, tried) <= most
 
 
-@kernel
-def _forgotten(task: Task, tried: State, known: IntArray, ends: IntArray, most: int) -> tuple[IntArray, IntArray]:
-    """Forget ends from the known positions on; return when devices are free, and the latest start of their next op."""
+@lean
+def _forget(task: Task, tried: State, ends: IntArray, most: int, space: Space) -> None:
+    """Forget ends from the known positions on; note when devices are free, and the latest start of their next op."""
     table, offsets, ops = task.table, task.offsets, tried.ops
-    free, until = np.zeros(len(known), dtype=np.int64), np.full(len(known), most)
-    for device in range(len(known)):
-        for at in range(known[device], offsets[device + 1]):
+    devices = len(space.known)
+    for device in range(devices):
+        first, known = offsets[device], space.known[device]
+        free, until = 0, most
+        for at in range(known, offsets[device + 1]):
             ends[table[ops[at], END]] = UNKNOWN
-            until[device] -= table[ops[at], TICKS]
-        if known[device] > offsets[device]:
-            free[device] = tried.end[known[device] - 1]
-            until[device] += tried.start[offsets[device]] if task.post_validated else 0
-    return free, until
+            until -= table[ops[at], TICKS]
+        if known > first:
+            free = tried.end[known - 1]
+            until += tried.start[first] if task.post_validated else 0
+        space.free[device], space.until[device], space.position[device] = free, until, known
+        space.queue[devices - 1 - device], space.queued[device] = device, True
 
 
-@kernel
-def copy(task: Task, source: State, target: State, known: IntArray) -> None:
+@lean
+def copy(task: Task, source: State, target: State, space: Space) -> None:
     """Make orders and times those of another state from the known positions on."""
-    for device in range(len(known)):
-        first, end = known[device], task.offsets[device + 1]
-        target.ops[first:end] = source.ops[first:end]
-        target.start[first:end] = source.start[first:end]
-        target.end[first:end] = source.end[first:end]
+    for device in range(len(space.known)):
+        for at in range(space.known[device], task.offsets[device + 1]):
+            target.ops[at], target.start[at], target.end[at] = source.ops[at], source.start[at], source.end[at]
 
 
-@kernel
-def note_positions(task: Task, state: State, known: IntArray) -> None:
+@lean
+def note_positions(task: Task, state: State, space: Space) -> None:
     """Note where each op is from the known positions on, and its key."""
-    table, ops, positions, start, keys = task.table, state.ops, state.at, state.start, state.keys
-    cells = positions.shape[1]
-    for device in range(len(known)):
-        for at in range(known[device], task.offsets[device + 1]):
-            kind, cell = divmod(table[ops[at], END], cells)
-            positions[kind, cell] = at
-            keys[at] = 2 * start[at]
+    table, ops, positions = task.table, state.ops, state.at
+    for device in range(len(space.known)):
+        for at in range(space.known[device], task.offsets[device + 1]):
+            positions[table[ops[at], END]] = at
+            state.keys[at] = 2 * state.start[at]
 
 
-@kernel
-def note_ends(task: Task, state: State, known: IntArray, ends: IntArray) -> None:
+@lean
+def note_ends(task: Task, state: State, ends: IntArray, space: Space) -> None:
     """Note when each op ends from the known positions on."""
-    table, ops, end = task.table, state.ops, state.end
-    for device in range(len(known)):
-        for at in range(known[device], task.offsets[device + 1]):
-            ends[table[ops[at], END]] = end[at]
+    for device in range(len(space.known)):
+        for at in range(space.known[device], task.offsets[device + 1]):
+            ends[task.table[state.ops[at], END]] = state.end[at]
 
 
-@kernel
+@lean
 def objective(task: Task, state: State) -> int:
     """Return what the objective makes of the times."""
     longest, earliest, latest = 0, state.start[0], 0
@@ -215,14 +260,15 @@ def objective(task: Task, state: State) -> int:
     return int(longest if task.post_validated else latest - earliest)
 
 
-@kernel
-def critical_path(task: Task, state: State, ends: IntArray) -> IntArray:
-    """Return the positions of ops that follow each other without a wait, from the end that decides the objective.
+@lean
+def critical_path(task: Task, state: State, ends: IntArray, path: IntArray) -> int:
+    """Write the positions of ops that follow each other without a wait, from the last to the first; return how many.
 
-    Where an op waits for both, it is an input that comes before it rather than the op before it on the device.
+    The last one decides the objective. Where an op waits for both, it is an input that comes before it rather than the
+    op before it on the device.
     """
-    table, ops, start, end, positions = task.table, state.ops, state.start, state.end, state.at.ravel()
-    path, length, none = np.empty(len(ops), dtype=np.int64), 0, len(ends) - 1
+    table, ops, start, end, positions = task.table, state.ops, state.start, state.end, state.at
+    length, none = 0, len(ends) - 1
     at = _last(task, state)
     while at >= 0 and length < len(path):
         path[length] = at
@@ -235,10 +281,10 @@ def critical_path(task: Task, state: State, ends: IntArray) -> IntArray:
             at = positions[forward]
         else:
             at = at - 1 if begin > 0 and end[at - 1] == begin else -1
-    return path[:length]
+    return length
 
 
-@kernel
+@lean
 def _last(task: Task, state: State) -> int:
     """Return the position of the last op of the device that decides the objective."""
     longest, last = -1, 0

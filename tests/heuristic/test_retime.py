@@ -13,11 +13,12 @@ from heuristic.retime import (
     copy,
     critical_path,
     ends_of,
-    known_before,
+    know_before,
     note_ends,
     note_positions,
     objective,
     retime,
+    space_of,
     state_of,
     task_of,
 )
@@ -59,21 +60,22 @@ def test_times_are_those_of_the_simulator_after_any_swaps(problem: Problem, seed
     orders = planned(instance, seed)
     task = task_of(instance, orders)
     state, tried = state_of(task, orders.ops), state_of(task, orders.ops)
-    ends = ends_of(task, state)
+    ends, space = ends_of(task, state), space_of(task, len(orders.ops))
     assert_times(state, simulate(instance, orders))
     for at in data.draw(st.lists(st.integers(0, len(orders.ops) - 2), max_size=6)):
         if at + 1 in orders.offsets:
             continue
         tried.ops[:] = swapped(state.ops, at)
-        known = known_before(task, state, int(state.start[at]))
+        later = know_before(task, state, int(state.start[at]), space)
+        assert later == (state.start >= state.start[at]).sum()
         expected = timed(instance, tried.ops, orders.offsets)
-        assert retime(task, tried, known, ends, NEVER) == (expected is not None)
+        assert retime(task, tried, ends, NEVER, space) == (expected is not None)
         if expected is None:
-            copy(task, state, tried, known)
-            note_ends(task, state, known, ends)
+            copy(task, state, tried, space)
+            note_ends(task, state, ends, space)
             continue
-        copy(task, tried, state, known)
-        note_positions(task, state, known)
+        copy(task, tried, state, space)
+        note_positions(task, state, space)
         assert_times(state, expected)
         assert objective(task, state) == iteration(instance, expected.orders)
 
@@ -87,7 +89,9 @@ def test_it_gives_up_on_what_is_not_good_enough_and_only_on_that(problem: Proble
     state = state_of(task, orders.ops)
     most = objective(task, state) + more
     assume(most >= 0)
-    assert retime(task, state, orders.offsets[:-1], ends_of(task, state), most) == (more >= 0)
+    space = space_of(task, len(orders.ops))
+    know_before(task, state, 0, space)
+    assert retime(task, state, ends_of(task, state), most, space) == (more >= 0)
 
 
 def test_the_critical_path_leads_without_a_wait_to_the_last_end() -> None:
@@ -95,7 +99,8 @@ def test_the_critical_path_leads_without_a_wait_to_the_last_end() -> None:
     orders = planned(instance, 0)
     task = task_of(instance, orders)
     state = state_of(task, orders.ops)
-    path = critical_path(task, state, ends_of(task, state))
+    path = space_of(task, len(orders.ops)).path
+    path = path[: critical_path(task, state, ends_of(task, state), path)]
     assert state.end[path[0]] == state.end.max()
     assert state.start[path[-1]] == 0
     waits = state.start[path[:-1]] - state.end[path[1:]]
