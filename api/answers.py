@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from api.refusal import MEDIA_TYPE, ErrorDocument, Refusal, document
+from api.sqlite_file import MovedError
 from zbplan.errors import Finding
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ def answer_for_now(error: Exception) -> Response:
     """Return the answer while the store cannot be used."""
     logger.error("the store failed", exc_info=error)
     detail = "found the store out of order; nothing was lost that was answered for; try again later"
+    if isinstance(error, MovedError):
+        detail = f"found {error.orig}; needed {error.needed}"
     return answer(document("store", 503, "The store cannot be used", detail))
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from api.asking import write
 from api.claims import Claim, Claims
 from api.database import OUT_OF_ORDER
 from api.leases import Leases
@@ -15,12 +16,14 @@ from api.refusal import ErrorDocument, Refusal, document
 from api.settings import Settings
 from api.solving import solve_claimed
 from api.unsent import Unsent
-from api.writing import write
 
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0
 """How long to wait before the store is told again what it could not be told."""
+
+PARTING_S = 2.0
+"""How long a service that stops waits for the store to take a solve back: its lease runs out in any case."""
 
 TORN = document(
     "store", 500, "The solve was lost", "found only part of its last plan, and the store out of order before, twice"
@@ -126,8 +129,9 @@ class Attempts:
 
     async def _give_back(self, claim: Claim) -> None:
         try:
-            await write(self._claims.release, claim)
-        except OUT_OF_ORDER:
+            async with asyncio.timeout(PARTING_S):
+                await write(self._claims.release, claim)
+        except (TimeoutError, *OUT_OF_ORDER):
             logger.warning("could not give back the solve of %s; its lease will run out", claim.key)
 
 

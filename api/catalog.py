@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from api.asking import read, write
 from api.resource import UNDER_WAY, Job, Representation, represent
 from api.shelf import Shelf
 from api.single_flight import SingleFlight
 from api.store import Store
-from api.writing import write
 
 FRESH_S = 0.1
 """For this long a representation is served without asking the store; workers and other replicas change it too."""
@@ -101,7 +101,7 @@ class Catalog:
         """Return the first stored plan with an id; None if there is none."""
         known = self._plans.get(plan_id)
         while known is None:
-            row = await asyncio.to_thread(self._store.plan_row, plan_id)
+            row = await read(self._store.plan_row, plan_id)
             if row is None:
                 return None
             document = await self._document(row)
@@ -143,7 +143,7 @@ class Catalog:
 
     async def _look(self, key: str) -> Shown | None:
         seen_at_s = asyncio.get_running_loop().time()
-        job = await asyncio.to_thread(self._store.job, key)
+        job = await read(self._store.job, key)
         if job is None:
             return None
         known = self._shown.get(key)
@@ -156,7 +156,7 @@ class Catalog:
 
     async def _document(self, row: int) -> bytes | None:
         """Return a stored plan; throw it away and return None if it is damaged."""
-        document = await asyncio.to_thread(self._store.document, row)
+        document = await read(self._store.document, row)
         if document is not None and row not in self._sound and await self._is_sound(row):
             self._sound.add(row)
         if document is not None and row in self._sound:

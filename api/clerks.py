@@ -20,6 +20,10 @@ T = TypeVar("T")
 CRASHED = document("crashed", 503, "A worker process crashed", "the worker died, twice; try again later")
 
 
+LINE_S = 30.0
+"""How much longer than a task may take somebody waits for it at most: one after the other may hang with the store."""
+
+
 class Clerks:
     """Worker processes of one desk; they start when they are first needed, or told to.
 
@@ -68,16 +72,19 @@ class Clerks:
         Raises
         ------
         Refusal
-            If the worker dies again, or the function takes too long or too much memory.
+            If its turn does not come, the worker dies again, or the function takes too long or too much memory.
         """
         if self.at_work == 0:
             self._go_on()
         self.at_work += 1
         try:
-            for _ in range(2):
-                with suppress(WorkerLostError):
-                    return await self._attempt(function, *args, **kwargs)
-            raise Refusal(CRASHED)
+            async with asyncio.timeout(LINE_S + self._limit_s) as limit:
+                return await self._persist(function, *args, **kwargs)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            detail = f"found {self.at_work} tasks at the desk, and no end of theirs within {LINE_S + self._limit_s:g} s"
+            raise Refusal(document("busy", 503, "Too many wait", f"{detail}; needed fewer; try again later")) from None
         finally:
             self.at_work -= 1
 
@@ -85,6 +92,12 @@ class Clerks:
         """Go through a worker and back, unless one is at work that has not used up its time: it proves as much."""
         if self.at_work == 0 or asyncio.get_running_loop().time() - self._went_on_at_s > self._limit_s:
             await self.run(desk.nothing)
+
+    async def _persist(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(2):
+            with suppress(WorkerLostError):
+                return await self._attempt(function, *args, **kwargs)
+        raise Refusal(CRASHED)
 
     async def _attempt(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from api.asking import read
 from api.catalog import Catalog, Shown
 from api.resource import Progress
 from api.store import Store
@@ -63,7 +64,7 @@ class Events:
     async def _found(self, shown: Shown, seen: int) -> list[Progress]:
         if (shown.job.plan or 0) <= seen:
             return []
-        return await asyncio.to_thread(self._store.progress, shown.job.key, seen)
+        return await read(self._store.progress, shown.job.key, seen)
 
 
 def _found(item: Progress, last: Progress | None) -> bytes:

@@ -7,11 +7,11 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from api.asking import read, write
 from api.attempts import Attempts
 from api.claims import Claims
 from api.settings import Settings
 from api.store import Store
-from api.writing import write
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class LocalJobs(Jobs):
         await self._attempts.stop()
 
     async def _take_up(self) -> None:
-        for key in await asyncio.to_thread(self._store.queued):
+        for key in await read(self._store.queued):
             if key not in self._tasks:
                 self.start(key)
 

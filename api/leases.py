@@ -11,9 +11,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from api.asking import write
 from api.claims import Claim, Claims
 from api.database import OUT_OF_ORDER
-from api.writing import write
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,11 @@ from typing import Literal
 
 from sqlalchemy import text, update
 
+from api.asking import read, write
 from api.database import Database
 from api.refusal import Refusal, document
+from api.sqlite_file import MovedError
 from api.tables import ProblemRow
-from api.writing import write
 from zbplan.errors import Finding
 from zbplan.record import Record
 
@@ -65,7 +66,7 @@ async def look(database: Database, desk: Callable[[], Awaitable[None]], *, elsew
     found = dict(zip(needed, await asyncio.gather(*needed.values()), strict=True))
     if broken := [Finding(part, outcome, "ok") for part, outcome in found.items() if outcome != "ok"]:
         raise Refusal(document("unready", 503, "The service is not ready", "; ".join(map(str, broken)), broken))
-    useful = {"workers": await asyncio.to_thread(_workers, database)} if elsewhere else _solvers()
+    useful = {"workers": await read(_workers, database)} if elsewhere else _solvers()
     return Readiness(status="ready" if set(useful.values()) == {"ok"} else "degraded", parts={**found, **useful})
 
 
@@ -86,6 +87,8 @@ async def _outcome(part: Awaitable[None]) -> str:
             await part
     except TimeoutError:
         return f"no answer within {PATIENCE_S:g} s"
+    except MovedError as error:
+        return str(error.orig)
     except Exception as error:
         # What it says may name the database's address and user, and whoever asks needs no token.
         logger.warning("a part does not work", exc_info=error)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 from api import desk
+from api.asking import read
 from api.catalog import Catalog, Shown
 from api.claims import Claims
 from api.clerks import Clerks
@@ -151,7 +152,7 @@ class Service:
 
     async def page(self, wanted: Wanted) -> Page:
         """Return the problems that are wanted, the last submitted first."""
-        return await asyncio.to_thread(self._listing.page, wanted)
+        return await read(self._listing.page, wanted)
 
     async def judge(self, body: bytes) -> bytes:
         """Return the judgement of a plan; raises ``Refusal`` if the body is none, or passes the limits."""
@@ -180,12 +181,12 @@ class Service:
 
     async def profile(self, name: str) -> Representation:
         """Return the latest profile with a name; raises ``Refusal`` if there is none."""
-        text = await asyncio.to_thread(self._profiles.named, name)
+        text = await read(self._profiles.named, name)
         return await asyncio.to_thread(Representation.of, _found(text, "name", name, "profile"))
 
     async def profile_with_digest(self, digest: str) -> Representation:
         """Return the profile with a digest; raises ``Refusal`` if there is none."""
-        text = await asyncio.to_thread(self._profiles.with_digest, digest)
+        text = await read(self._profiles.with_digest, digest)
         return await asyncio.to_thread(Representation.of, _found(text, "digest", digest, "profile"))
 
     async def readiness(self) -> Readiness:

@@ -61,12 +61,13 @@ class Store:
         """Bring the database to what this version of the service uses."""
         unready = True
         while unready:
-            with self._database.write() as connection:
+            with self._database.migrating() as connection:
                 upgrade(connection)
                 unready = self._queue is not None and self._queue.prepare(connection)
 
     def add(self, problem: Problem, plan: Plan, caller: str | None = None) -> None:
         """Store a new problem with its first plan, ready to be solved; if it is there already, leave it."""
+        first = Found.of(plan)
         row = {
             "key": problem.key,
             "problem": text_of(problem),
@@ -82,8 +83,7 @@ class Store:
         }
         try:
             with self._database.write() as connection:
-                first = insert_plan(connection, Found.of(plan))
-                connection.execute(insert(ProblemRow).values({**row, "plan": first}))
+                connection.execute(insert(ProblemRow).values({**row, "plan": insert_plan(connection, first)}))
                 if self._queue is not None:
                     self._queue.put(connection, problem.key)
         except IntegrityError:

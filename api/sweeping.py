@@ -13,13 +13,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api import sweep_desk
 from api.answers import RETRY_AFTER_S
+from api.asking import read, write
 from api.clerks import Clerks
 from api.refusal import Refusal
 from api.resource import Representation
 from api.settings import Settings
 from api.single_flight import SingleFlight
 from api.sweeps import Sweeps
-from api.writing import write
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Sweeping:
 
     async def start(self) -> None:
         """Go on with what an earlier service left."""
-        for key in await asyncio.to_thread(self._sweeps.unfinished):
+        for key in await read(self._sweeps.unfinished):
             self._begin(key)
 
     def close(self) -> None:

@@ -9,13 +9,14 @@ import logging
 import re
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from sqlalchemy import CursorResult, delete, insert, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from api.asking import read
 from api.database import Database
 from api.resource import now
 from api.single_flight import SingleFlight
@@ -28,6 +29,9 @@ Role = Literal["read", "write"]
 
 FRESH_S = 2.0
 """How long it takes at most until a running service knows of a token that was added or revoked."""
+
+PATIENCE_S = 1.0
+"""How long a request waits for the store to say so, before the tokens last known count."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -125,12 +129,19 @@ class Keyring:
     async def all(self) -> Sequence[Token]:
         """Return the tokens; those last known where the store does not say."""
         if self._read_at_s is None or asyncio.get_running_loop().time() - self._read_at_s > FRESH_S:
-            await self._reading.run("", self._read)
+            await self._read_soon()
         return self._known
+
+    async def _read_soon(self) -> None:
+        reading = self._reading.run("", self._read)
+        if self._read_at_s is None:
+            return await reading
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(reading, PATIENCE_S)
 
     async def _read(self) -> None:
         try:
-            self._known = await asyncio.to_thread(self._tokens.list)
+            self._known = await read(self._tokens.list)
         except SQLAlchemyError as error:
             if self._read_at_s is None:
                 raise

@@ -10,6 +10,7 @@ from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Status
 
+from api.asking import write
 from api.claims import Claims
 from api.database import Database, require_database
 from api.jobs import LocalJobs
@@ -19,7 +20,6 @@ from api.notices import CLAIMS, listen
 from api.settings import Settings
 from api.store import Store
 from api.worker_queue import QUEUE, TASK, WorkerQueue
-from api.writing import write
 
 logger = logging.getLogger(__name__)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from api.asking import read
 from api.openapi import content, refusals
 from api.routes.common import ServiceOf, json_response
 
@@ -42,7 +41,7 @@ async def ready(service: ServiceOf) -> Response:
 async def metrics(request: Request) -> Response:
     """Count requests of this process, and jobs and solves of all that share its store."""
     metrics, tally = request.app.state.metrics, request.app.state.tally
-    jobs, finished = await asyncio.to_thread(lambda: (tally.counts(), tally.finished()))
+    jobs, finished = await read(lambda: (tally.counts(), tally.finished()))
     metrics.jobs(jobs)
     for solve in finished:
         metrics.finished(solve)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -62,9 +62,26 @@ class PostgreSQL:
                 "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
             )
 
+    def freeze(self) -> None:
+        """Let it answer nobody, while connections to it stay and can be made."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, what: signal.Signals) -> None:
+        assert self._server is not None
+        self._server.send_signal(what)
+        children = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text()
+        for child in map(int, children.split()):
+            with suppress(ProcessLookupError):
+                os.kill(child, what)
+
     def stop(self) -> None:
         """End every connection and the server."""
-        if self._server is not None:
+        if self._server is not None and self._server.poll() is None:
+            self.thaw()
             self._server.send_signal(signal.SIGINT)
             self._server.wait(TIMEOUT_S)
 

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -27,8 +28,12 @@ FOR_TESTS = {"solve": "tests.api.solves:scripted", "near_plans": 0}
 
 SERVE = """
 import json, sys
+from pkgutil import resolve_name
 from api.server import serve
 from api.settings import Settings
+for name, value in json.loads(sys.argv[2]).items():
+    module, _, constant = name.rpartition(".")
+    setattr(resolve_name(module), constant, value)
 serve(Settings.parse_json(sys.argv[1]))
 """
 
@@ -108,10 +113,10 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, **settings: Any) -> Iterator[Server]:
-    """Run a service whose store is in a folder, with the solver of ``tests.api.solves``."""
+def running(folder: Path, *, patched: Mapping[str, float] = MappingProxyType({}), **settings: Any) -> Iterator[Server]:
+    """Run a service whose store is in a folder, with the solver of ``tests.api.solves`` and other constants."""
     chosen = {"port": 0, "database_url": f"sqlite:///{folder / DATABASE}", **settings}
-    command = [sys.executable, "-c", SERVE, json.dumps({**FOR_TESTS, **chosen})]
+    command = [sys.executable, "-c", SERVE, json.dumps({**FOR_TESTS, **chosen}), json.dumps(dict(patched))]
     with _process(command, folder, {}, announcing="zbplan: listening on http://") as (process, line):
         yield Server(process, line.split()[-1], folder)
 

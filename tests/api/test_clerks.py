@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from api import clerks as module
 from api.clerks import Clerks
 from api.refusal import Refusal
 from api.settings import Settings
@@ -59,6 +60,21 @@ def test_line_has_an_end_and_what_the_service_itself_wants_goes_past_it(tmp_path
     asyncio.run(check())
 
 
+def test_turn_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with clerks(desk_limit_s=60) as some:
+            first = asyncio.create_task(some.serve(wait_for, tmp_path / "go"))
+            await begun(tmp_path / "go")
+            monkeypatch.setattr(module, "LINE_S", -59.9)
+            with pytest.raises(Refusal) as refused:
+                await some.serve(divmod, 7, 2)
+            assert (refused.value.document.status, refused.value.document.type) == (503, "urn:zbplan:error:busy")
+            (tmp_path / "go").touch()
+            await first
+
+    asyncio.run(check())
+
+
 def test_one_at_work_is_proof_until_its_time_is_up(tmp_path: Path) -> None:
     async def check() -> None:
         async with clerks() as some:
@@ -66,7 +82,7 @@ def test_one_at_work_is_proof_until_its_time_is_up(tmp_path: Path) -> None:
             await begun(tmp_path / "go")
             await some.prove()
             assert not busy.done()
-            some._went_on -= 61
+            some._went_on_at_s -= 61
             late = asyncio.create_task(some.prove())
             await asyncio.sleep(0.1)
             assert not late.done()

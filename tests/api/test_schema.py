@@ -51,7 +51,7 @@ def test_second_migration_changes_nothing(database_url: str) -> None:
 def test_database_from_before_migrations_is_carried_over(database_url: str) -> None:
     """Such a database has the tables of the first migration, and no record of it."""
     database = Database(database_url)
-    with database.write() as connection:
+    with database.migrating() as connection:
         migrate_to(connection, BEFORE_MIGRATIONS)
         connection.execute(text("INSERT INTO profiles VALUES ('d', '\"n\"', '2026-01-01', 'x')"))
         connection.execute(text("DROP TABLE alembic_version"))
@@ -68,7 +68,7 @@ def test_problems_from_before_the_lists_knew_facts_get_them(database_url: str) -
     named["profile"]["name"] = "caf\u00e9 \ud800"
     old = Problem.parse(named)
     row = {"key": old.key, "problem": text_of(old), "status": "queued", "submitted_at": "2026", "revision": REVISION}
-    with database.write() as connection:
+    with database.migrating() as connection:
         migrate_to(connection, "0004")
         columns = "key, problem, status, submitted_at, time_limit_s, attempts, revision"
         values = ":key, :problem, :status, :submitted_at, 1, 0, :revision"

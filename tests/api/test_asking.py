@@ -1,4 +1,4 @@
-"""Threads of those who write: while they wait for a lock of the database, everyone else is served."""
+"""What asks the store: while some wait for a lock of it, everyone else is served, and nobody waits for ever."""
 
 from __future__ import annotations
 
