@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from zbplan import placement as placements
+from zbplan import units
 from zbplan.amount import MAX_MICROBATCHES, Amount
 from zbplan.errors import Finding, InvalidInputError
 from zbplan.evidence import TIMES
@@ -21,13 +22,12 @@ from zbplan.layers import Layers, even_starts
 from zbplan.placement import Placement
 from zbplan.profile import Profile
 from zbplan.record import BRANCH, Record, branch, digest, refuse
-from zbplan.scale import MEMORY_HORIZON, Scale, decimal, memory_scale, time_scale
+from zbplan.scale import MEMORY_HORIZON, Scale
 
 REVISION = 2
 """Planner revision: part of every key, raised when the planner may answer the same problem otherwise."""
 
 MAX_OPS = 4_000_000
-TOLERANCE = Decimal("1e-6")
 
 METHODS = (
     "auto",
@@ -273,7 +273,7 @@ class Problem(Record):
         """Return the largest of some amounts of each stage, in memory units."""
         columns = [self.canonical_profile[name] for name in names]
         return [
-            max(self._memory.ceil(value) for entry in row for value in _entries(entry))
+            max(self._memory.ceil(value) for entry in row for value in units.entries(entry))
             for row in zip(*columns, strict=True)
         ]
 
@@ -343,89 +343,41 @@ class Problem(Record):
 
     @cached_property
     def _clock(self) -> Scale:
-        scale = time_scale(self._horizon_ms())
-        for path, value in self._times():
-            exact = decimal(value)
-            if abs(decimal(scale.value(scale.units(value))) - exact) > TOLERANCE * exact:
-                tick = f"1e{scale.exponent} ms"
-                needed = f"a multiple of the tick of {tick} to within 1e-6 (the tick follows from the sum of all times)"
-                of = "profile" if self.open_layers is None else "profile.layers"
-                raise InvalidInputError([Finding(f"$.{of}.{path}", repr(value), needed)])
-        return scale
+        path = "$.profile" if self.open_layers is None else "$.profile.layers"
+        return units.clock_for(self._finest, self.microbatches, path)
 
-    def _horizon_ms(self) -> Decimal:
-        total = Decimal(1)
-        for name in TIMES:
-            for entry in self._finest.per_stage(name):
-                total += sum(map(decimal, entry)) if isinstance(entry, list) else decimal(entry) * self.microbatches
-        comm = self._finest.comm()
-        return total + self.microbatches * sum(map(decimal, [*comm.forward, *comm.backward]))
-
-    def _times(self) -> Iterator[tuple[str, float]]:
-        for name in TIMES:
-            for stage, entry in enumerate(self._finest.per_stage(name)):
-                for value in _entries(entry):
-                    yield f"{name}[{stage}]", value
-        comm = self._finest.comm()
-        for name, values in (("forward", comm.forward), ("backward", comm.backward)):
-            for value in set(values):
-                yield f"t_comm_ms.{name}", value
+    @cached_property
+    def _memory(self) -> Scale:
+        return units.memory_for(self.canonical_profile, self._explicit_limits(), self.microbatches)
 
     @cached_property
     def _durations(self) -> IntArray:
-        durations = np.zeros((4, self.profile.stages, self.microbatches), dtype=np.int64)
-        for kind, name in enumerate(TIMES):
-            for stage, entry in enumerate(self.canonical_profile[name]):
-                durations[kind, stage] = self._clock.many(_entries(entry))
-        return durations
+        return units.durations(self.canonical_profile, self.microbatches, self._clock)
+
+    @cached_property
+    def _memory_changes(self) -> tuple[IntArray, IntArray]:
+        return units.memory_changes(self._held("m_b_bytes"), self._held("m_w_bytes"))
+
+    def _held(self, name: str) -> IntArray:
+        return units.held(self.canonical_profile[name], self.microbatches, self._memory)
 
     def _lags(self, direction: str, device_of: IntArray) -> IntArray:
         lags = self._clock.many(getattr(self.profile.comm(), direction))
         lags[device_of[:-1] == device_of[1:]] = 0
         return lags
 
-    @cached_property
-    def _memory(self) -> Scale:
-        values = [
-            value
-            for name in ("m_b_bytes", "m_w_bytes", "m_peak_bytes", "m_static_bytes")
-            for entry in self.canonical_profile[name]
-            for value in _entries(entry)
-        ]
-        largest = max(map(decimal, values))
-        return memory_scale(
-            set(values) | set(self._explicit_limits()), 4 * largest * self.profile.stages * self.microbatches
-        )
-
     def _explicit_limits(self) -> list[float]:
         if isinstance(self.memory_limit, float | int):
             return [self.memory_limit]
         return self.memory_limit if isinstance(self.memory_limit, list) else []
 
-    def _held(self, name: str) -> IntArray:
-        held = np.zeros((self.profile.stages, self.microbatches), dtype=np.int64)
-        for stage, entry in enumerate(self.canonical_profile[name]):
-            held[stage] = [self._memory.ceil(value) for value in _entries(entry)]
-        return held
-
     @cached_property
     def _static(self) -> list[int]:
         return [self._memory.ceil(value) for value in self.canonical_profile["m_static_bytes"]]
-
-    @cached_property
-    def _memory_changes(self) -> tuple[IntArray, IntArray]:
-        m_b, m_w = self._held("m_b_bytes"), self._held("m_w_bytes")
-        hold = np.stack([m_b, np.maximum(m_w - m_b, 0), np.zeros_like(m_b), np.zeros_like(m_b)])
-        release = np.stack([np.zeros_like(m_b), np.maximum(m_b - m_w, 0), m_w, m_b])
-        return hold, release
 
     def _room(self, placement: Placement, static: IntArray) -> IntArray:
         limits = self.limits(placement)
         if limits is None:
             return np.full(self.devices, UNLIMITED, dtype=np.int64)
-        units = [min(self._memory.floor(limit), MEMORY_HORIZON) for limit in limits]
-        return np.array(units, dtype=np.int64) - static
-
-
-def _entries(entry: float | list[float]) -> list[float]:
-    return entry if isinstance(entry, list) else [entry]
+        room = [min(self._memory.floor(limit), MEMORY_HORIZON) for limit in limits]
+        return np.array(room, dtype=np.int64) - static
