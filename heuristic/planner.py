@@ -1,9 +1,10 @@
 """The planner between the names: a search for the policy whose list schedule is best, then for the best orders nearby.
 
-Policies come first. They start from the schedules that have a name and from random policies, and the better ones change
-a little. Small groups of policies develop apart at first, so that one lucky start does not crowd out the rest, and
-together later. Then the best orders of different policies are annealed, and after each round the better half goes on.
-A large effort makes several searches of this kind, each of which begins anew: where one settles is a matter of luck.
+Policies come first. They start from the schedules that have a name, from the repertoire where memory is scarce, and
+from random policies, and the better ones change a little. Small groups of policies develop apart at first, so that one
+lucky start does not crowd out the rest, and together later. Then the best orders of different policies are annealed,
+and after each round the better half goes on. A large effort makes several searches of this kind, each of which begins
+anew: where one settles is a matter of luck.
 The effort is counted in scheduled ops, never in seconds: equal inputs give equal plans.
 """
 
@@ -11,19 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
 from heuristic.anneal import anneal
 from heuristic.list_schedule import Policy, Task, list_schedule, task_of
 from heuristic.objective import at_best, iteration
+from heuristic.repertoire import repertoire
 from heuristic.variation import Variation
 from zbplan.instance import BW, UNLIMITED, B, F, Instance, Orders, W
 from zbplan.simulate import simulate
 from zbplan.stop import Stop, never
 
 RUNG = 50_000
-"""Scheduled ops of an effort that takes about a hundredth of a second."""
+"""Scheduled ops of an effort that takes about a hundredth of a second, beside the repertoire."""
 
 QUICK = 200_000
 """Scheduled ops of an effort that takes about a twentieth of a second."""
@@ -46,6 +49,9 @@ CYCLES = 4
 
 RANDOM_PART, APART = 0.25, 0.6
 """Parts of the tries: until then policies are random; until then groups develop apart."""
+
+LEAST_KNOWN, KNOWN = 4, 60_000
+"""Policies of the repertoire that every search tries, and the ops of all together beyond that."""
 
 REPEATED = 3
 """How many of the best starts have their block repeated."""
@@ -143,8 +149,12 @@ class _Search:
             self._compete(iteration(instance, orders), orders)
             self.blocks.append(self.variation.block_of(like))
             self.waiting.append(like)
+        if self.variation.is_scarce:
+            count = max(LEAST_KNOWN, KNOWN // int(instance.duration[:3].size))
+            self.waiting.extend(islice(repertoire(self.variation), count))
         for block in self.blocks[:REPEATED]:
             self.waiting.extend(self.variation.repeating(block))
+        self.known = len(self.waiting) if self.variation.is_scarce else 0
 
     def tries(self, effort: int) -> Iterator[tuple[int, Orders]]:
         """Try policies and anneal in turn; yield every objective with its orders."""
@@ -155,7 +165,7 @@ class _Search:
 
     def _policies(self, effort: int) -> Iterator[tuple[int, Orders]]:
         """Schedule one policy after the other."""
-        steps = max(2, effort // (int(self.instance.duration[:3].size) + OVERHEAD))
+        steps = self.known + max(2, effort // (int(self.instance.duration[:3].size) + OVERHEAD))
         for step in range(steps):
             if step >= APART * steps and len(self.groups) > 1:
                 self._merge()

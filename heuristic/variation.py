@@ -65,6 +65,12 @@ class Variation:
         return [given] if (work == work[0]).all() else [given, longest, longest[::-1].copy()]
 
     @cached_property
+    def is_scarce(self) -> bool:
+        """Whether memory rather than time is what ends: some device holds little more than are always under way."""
+        way = int(self.route(np.zeros((2, self.instance.stages), dtype=np.int64))[B, 0])
+        return bool(5 * self.held.min() * self.period < 6 * way)
+
+    @cached_property
     def _mean(self) -> IntArray:
         total: IntArray = self.instance.duration.sum(axis=2)
         return total // self.instance.microbatches
@@ -153,26 +159,49 @@ class Variation:
 
     def _route(self) -> IntArray:
         """Return keys as the times of a microbatch that waits a drawn time at every edge of a class."""
-        draw, instance = self.random, self.instance
-        edges = self._edges
+        draw, edges = self.random, self._edges
         waits = [draw.choice((0.0, 0.0, 1.4 * draw.random() - 0.4)) for _ in range(edges.max() + 1)]
         wait = (self.period * np.array(waits)).astype(np.int64)[edges]
+        route = self.route(wait, draw.choice((0, int((8 * draw.random() - 4) * self.period))))
+        return route[:, :, None] + self._steps()
+
+    def route(self, wait: IntArray, shift: int = 0) -> IntArray:
+        """Return when a microbatch starts F (row 0) and B (row 1) on each stage.
+
+        Parameters
+        ----------
+        wait : int64[2, stages]
+            Ticks that it waits, F after each stage and B before it; in the last column, F between its F and its B.
+        shift
+            Ticks by which every B comes still later.
+        """
+        instance = self.instance
         forward = np.cumsum(np.concatenate([[0], self._mean[F, :-1] + instance.forward_lag + wait[0, :-1]]))
         turn = forward[-1] + self._mean[F, -1] + wait[0, -1]
         back = (self._backward[1:] + instance.backward_lag + wait[1, :-1])[::-1]
         backward = np.cumsum(np.concatenate([[turn], back]))[::-1]
-        shift = draw.choice((0, int((8 * draw.random() - 4) * self.period)))
-        starts = np.stack([forward, backward + shift]).astype(np.int64)
-        keys: IntArray = starts[:, :, None] + self._steps()
-        return keys
+        starts: IntArray = np.stack([forward, backward + shift]).astype(np.int64)
+        return starts
 
     def _steps(self) -> IntArray:
         """Return by how much each microbatch comes after the first: evenly, or in groups that follow closely."""
         draw = self.random
         step = int((0.9 + 0.4 * draw.random()) * self.period)
         size = draw.choice((1, 1, 1, 2, 3, 4, 6, 8))
+        return self.grouped(size, step, int(draw.random() * step))
+
+    def grouped(self, size: int, step: int, follow: int) -> IntArray:
+        """Return by how much each microbatch comes after the first, in groups of a size.
+
+        Parameters
+        ----------
+        step
+            Ticks from group to group, per microbatch of the group.
+        follow
+            Ticks from one microbatch of a group to the next.
+        """
         group, member = np.divmod(np.arange(self.instance.microbatches), size)
-        steps: IntArray = group * (size * step) + member * int(draw.random() * step)
+        steps: IntArray = group * (size * step) + member * follow
         return steps
 
     @cached_property
@@ -285,12 +314,12 @@ class Variation:
         """Cap microbatches in flight on some stages, a little above or below what memory holds of them."""
         draw, instance = self.random, self.instance
         caps, stages, phase = policy.caps.copy(), self._which(), draw.choice((0, 0, 1))
-        old = np.minimum(caps[stages, phase], self._held[stages])
+        old = np.minimum(caps[stages, phase], self.held[stages])
         caps[stages, phase] = np.clip(old + draw.choice((-2, -1, 1, 2)), 1, instance.microbatches)
         return policy._replace(caps=caps)
 
     @cached_property
-    def _held(self) -> IntArray:
+    def held(self) -> IntArray:
         """Of every stage, how many microbatches its device can hold on all its stages."""
         instance = self.instance
         held = np.full(instance.stages, instance.microbatches, dtype=np.int64)

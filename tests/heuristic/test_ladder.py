@@ -98,3 +98,10 @@ def test_more_memory_never_gives_a_slower_plan(problem: Problem, steps: list[int
         iteration_ms = construct(problem.model_copy(update={"memory_limit": limit})).metrics.iteration_ms
         assert last is None or iteration_ms <= last
         last = iteration_ms
+
+
+def test_what_f_can_fill_before_the_first_b_bounds_the_time() -> None:
+    instance = linear(4, 8, 3, 2, 1, comm=1, memory_limit=2).instance()
+    until_backward, filled = 4 * 3 + 3 * 2 + 2 * 3, 2 * 3
+    idle_on_the_first = until_backward + 2 * 0 - filled
+    assert instance.clock.value(least_time(instance)) >= 8 * (3 + 2 + 1) + idle_on_the_first
