@@ -11,7 +11,10 @@ from zbplan.record import BRANCH, branch
 MAX_STAGES = 1 << 14
 MAX_MICROBATCHES = 1 << 16
 
-Amount = Annotated[float, Field(ge=0)]
+MOST = 1e30
+"""The largest amount, so that all sums and multiples of amounts are floats."""
+
+Amount = Annotated[float, Field(ge=0, le=MOST)]
 PerMicrobatch = Annotated[list[Amount], Field(min_length=1, max_length=MAX_MICROBATCHES)]
 
 

@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 
 from zbplan import placement as placements
 from zbplan import units
-from zbplan.amount import MAX_MICROBATCHES, Amount
+from zbplan.amount import MAX_MICROBATCHES
 from zbplan.errors import Finding, InvalidInputError
 from zbplan.evidence import TIMES
 from zbplan.instance import UNLIMITED, Instance, IntArray
@@ -48,6 +48,9 @@ METHODS = (
 
 Optimizer = Literal["synchronous", "post_validated"]
 """The objective: the makespan, or the longest span of a device."""
+
+Limit = Annotated[float, Field(ge=0)]
+"""Bytes; a multiple of the largest amounts is more than an amount may be."""
 
 _MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
 
@@ -90,9 +93,9 @@ class Problem(Record):
     ] = "auto"
     memory_limit: (
         Annotated[
-            Annotated[Amount, Tag(f"{BRANCH}bytes")]
+            Annotated[Limit, Tag(f"{BRANCH}bytes")]
             | Annotated[str, Tag(f"{BRANCH}multiple")]
-            | Annotated[list[Amount], Tag(f"{BRANCH}list")],
+            | Annotated[list[Limit], Tag(f"{BRANCH}list")],
             Discriminator(branch(_limit_shape)),
         ]
         | None

@@ -31,6 +31,8 @@ def test_json_round_trip_is_exact(problem: Problem) -> None:
         ({"t_f_ms": [1, 2, math.inf, 4]}, "$.t_f_ms[2]", "inf", "a finite number"),
         ({"t_f_ms": [1, 2, [3, -1], 4]}, "$.t_f_ms[2][1]", "-1", "greater than or equal to 0"),
         ({"t_f_ms": -1}, "$.t_f_ms", "-1", "greater than or equal to 0"),
+        ({"t_f_ms": 1.7e308}, "$.t_f_ms", "1.7e+308", "less than or equal to 1000000000000000000000000000000"),
+        ({"m_b_bytes": [1, 2, 3, 1e31]}, "$.m_b_bytes[3]", "1e+31", "less than or equal to 1"),
         ({"t_f_ms": "12"}, "$.t_f_ms", "str '12'", "a valid number"),
         ({"t_f_ms": True}, "$.t_f_ms", "true", "a valid number"),
         ({"t_f_ms": None}, "$.t_f_ms", "None", "a valid number"),
