@@ -93,7 +93,7 @@ def left_beside(least: Least, device: int, *, live: bool, held: int, own: frozen
                 yield from _each(least, stage, live)
         for same in alike.values():
             most = sum(instance.microbatches - (stage in own) for stage in same)
-            yield _counts(least, same[0], most, live)
+            yield _counts(least, same[0], most, live, room)
 
     return most_work(groups(), room)
 
@@ -105,17 +105,23 @@ def _kind(least: Least, stage: int) -> tuple[int, ...]:
     return tuple(int(row[stage, 0]) for row in rows)
 
 
-def _counts(least: Least, stage: int, most: int, live: bool) -> Choices:
-    """Return the choices of a stage of equal microbatches: how many are live, and how many pending."""
-    hold = least.instance.hold[F, stage, 0]
-    pending_hold = hold + least.instance.hold[B, stage, 0] - least.instance.release[B, stage, 0]
-    lives, pendings = np.meshgrid(np.arange(most + 1 if live else 1), np.arange(most + 1))
+def _counts(least: Least, stage: int, most: int, live: bool, room: int) -> Choices:
+    """Return the choices of a stage of equal microbatches: how many are live, and how many pending, within a room."""
+    hold = int(least.instance.hold[F, stage, 0])
+    pending_hold = hold + int(least.instance.hold[B, stage, 0] - least.instance.release[B, stage, 0])
+    lives, pendings = np.meshgrid(
+        np.arange(_fitting(hold, room, most) + 1 if live else 1), np.arange(_fitting(pending_hold, room, most) + 1)
+    )
     possible = lives + pendings <= most
     lives, pendings = lives[possible], pendings[possible]
     return (
         lives * hold + pendings * pending_hold,
         lives * least.closing[stage, 0] + pendings * least.pending[stage, 0],
     )
+
+
+def _fitting(units: int, room: int, most: int) -> int:
+    return min(most, room // units) if units > 0 else most
 
 
 def _each(least: Least, stage: int, live: bool) -> Iterator[Choices]:
