@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from heuristic.flow import even_flow, sketch
 from heuristic.gpipe import gpipe
 from heuristic.interleaved_1f1b import interleaved_1f1b
 from heuristic.ladder import least_time, rungs
@@ -225,17 +226,25 @@ def _has_plan(row: list[Built | Refused]) -> bool:
 
 
 def _all_on(problem: Problem, placement: Placement, effort: int, stop: Stop = never) -> list[Built | Refused]:
-    """Return what the named schedules make of a problem on a placement, and what the planner makes of those."""
+    """Return what the named schedules make of a problem on a placement, and what the planner makes of those.
+
+    Where it is time to stop before that, what the planner makes in one go has to do.
+    """
+    instance, began = problem.instance(placement), time.perf_counter()
+    sketched = _planner_built(problem, placement, sketch(instance), began)
     named: list[Built | Refused] = []
     for method in METHODS:
+        if stop():
+            return [*named, sketched]
         named.append(_try(problem, placement, method))
-        if stop() and _has_plan(named):
-            return named
     began = time.perf_counter()
-    instance = problem.instance(placement)
     orders = _planned(instance, [built for built in named if isinstance(built, Built)], effort, stop)
-    measures = measure(instance, tighten(instance, orders))
-    return [*named, Built(problem, placement, PLANNER, orders, measures, _since(began))]
+    return [*named, _planner_built(problem, placement, orders, began)]
+
+
+def _planner_built(problem: Problem, placement: Placement, orders: Orders, began: float) -> Built:
+    instance = problem.instance(placement)
+    return Built(problem, placement, PLANNER, orders, measure(instance, tighten(instance, orders)), _since(began))
 
 
 def _planned(instance: Instance, named: list[Built], effort: int, stop: Stop) -> Orders:
@@ -255,8 +264,14 @@ def _planned(instance: Instance, named: list[Built], effort: int, stop: Stop) ->
 
 
 def _searched(instance: Instance, starts: list[Orders], effort: int, stop: Stop) -> Orders:
+    """Return the best orders that a search from some starts finds, or one from the even flow where that is better."""
     if flows_down(instance):
-        starts = [*starts, first_wave(instance)]
+        return _improved(instance, [*starts, first_wave(instance)], effort, stop)
+    found, flow = _improved(instance, starts, effort, stop), even_flow(instance)
+    return found if at_best(instance, found) <= at_best(instance, flow) else _improved(instance, [flow], effort, stop)
+
+
+def _improved(instance: Instance, starts: list[Orders], effort: int, stop: Stop) -> Orders:
     known = sorted(starts, key=lambda orders: at_best(instance, orders))[:1]
     return [*known, *improvements(instance, starts, effort=effort, stop=stop)][-1]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +19,7 @@ Choices = tuple[IntArray, IntArray]
 """Memory units and ticks of work of each choice."""
 
 
-def most_work(groups: Iterator[Choices], room: int) -> int:
+def most_work(groups: Iterable[Choices], room: int) -> int:
     """Return the most ticks of work of one choice per group whose memory units fit into a room together.
 
     Every group must have a choice without memory and work. The result may be above the exact one, never below.
@@ -84,39 +87,51 @@ def left_beside(least: Least, device: int, *, live: bool, held: int, own: frozen
     if room < UNLIMITED:
         room = max(0, room - held)
 
-    def groups() -> Iterator[Choices]:
-        alike: dict[tuple[int, ...], list[int]] = {}
-        for stage in stages:
-            if least.equal[stage]:
-                alike.setdefault(_kind(least, stage), []).append(stage)
-            else:
-                yield from _each(least, stage, live)
-        for same in alike.values():
-            most = sum(instance.microbatches - (stage in own) for stage in same)
-            yield _counts(least, same[0], most, live, room)
-
-    return most_work(groups(), room)
+    alike: dict[_Kind, int] = {}
+    unlike = [stage for stage in stages if not least.equal[stage]]
+    for stage in stages:
+        if least.equal[stage]:
+            kind = _kind(least, stage)
+            alike[kind] = alike.get(kind, 0) + instance.microbatches - (stage in own)
+    if not unlike:
+        return _most_left(tuple(alike.items()), room, live)
+    each = (choices for stage in unlike for choices in _each(least, stage, live))
+    return most_work(chain(each, (_counts(kind, most, room, live) for kind, most in alike.items())), room)
 
 
-def _kind(least: Least, stage: int) -> tuple[int, ...]:
-    """Return what makes stages of equal microbatches alike in what they can hold and have left."""
-    instance = least.instance
-    rows = (instance.hold[F], instance.hold[B], instance.release[B], least.closing, least.pending)
-    return tuple(int(row[stage, 0]) for row in rows)
+@lru_cache(maxsize=256)
+def _most_left(alike: tuple[tuple[_Kind, int], ...], room: int, live: bool) -> int:
+    """Return the same where all stages hold equal microbatches; it is the same for devices with equal stages."""
+    return most_work((_counts(kind, most, room, live) for kind, most in alike), room)
 
 
-def _counts(least: Least, stage: int, most: int, live: bool, room: int) -> Choices:
-    """Return the choices of a stage of equal microbatches: how many are live, and how many pending, within a room."""
-    hold = int(least.instance.hold[F, stage, 0])
-    pending_hold = hold + int(least.instance.hold[B, stage, 0] - least.instance.release[B, stage, 0])
+class _Kind(NamedTuple):
+    """What stages of equal microbatches hold, and have left, while one is live and while its W is pending."""
+
+    hold: int
+    pending_hold: int
+    closing: int
+    pending: int
+
+
+def _kind(least: Least, stage: int) -> _Kind:
+    hold, more, less = (
+        int(row[stage, 0]) for row in (least.instance.hold[F], least.instance.hold[B], least.instance.release[B])
+    )
+    return _Kind(hold, hold + more - less, int(least.closing[stage, 0]), int(least.pending[stage, 0]))
+
+
+def _counts(kind: _Kind, most: int, room: int, live: bool) -> Choices:
+    """Return the choices of stages of equal microbatches: how many are live, and how many pending, within a room."""
     lives, pendings = np.meshgrid(
-        np.arange(_fitting(hold, room, most) + 1 if live else 1), np.arange(_fitting(pending_hold, room, most) + 1)
+        np.arange(_fitting(kind.hold, room, most) + 1 if live else 1),
+        np.arange(_fitting(kind.pending_hold, room, most) + 1),
     )
     possible = lives + pendings <= most
     lives, pendings = lives[possible], pendings[possible]
     return (
-        lives * hold + pendings * pending_hold,
-        lives * least.closing[stage, 0] + pendings * least.pending[stage, 0],
+        lives * kind.hold + pendings * kind.pending_hold,
+        lives * kind.closing + pendings * kind.pending,
     )
 
 

@@ -13,6 +13,9 @@ GRACE_S = 0.25
 """Seconds past the limit that all constructive schedules and analytic bounds may take: but for the largest problems
 they are the same whatever the limit."""
 
+LARGEST = 16_000
+"""Devices times microbatches above which schedules have no such grace: each of them takes a tenth of a second."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -49,5 +52,10 @@ class Request:
         return self.problem.model_copy(update={"method": "auto"}) if solved else self.problem
 
     def is_late(self) -> bool:
-        """Return whether even the first answer has to make do with what is there."""
+        """Return whether the first answer has to make do with the schedules that are there."""
+        large = self.problem.devices * self.problem.microbatches > LARGEST
+        return self.budget.is_spent(grace_s=0.0 if large else GRACE_S)
+
+    def is_overdue(self) -> bool:
+        """Return whether it has to make do with the bounds that are there, too."""
         return self.budget.is_spent(grace_s=GRACE_S)
