@@ -205,7 +205,7 @@ def test_loading_the_kernels_takes_no_part_of_the_limit(monkeypatch: pytest.Monk
 def test_a_solve_that_nobody_waits_for_ends_with_the_first_legal_plan(placement: str) -> None:
     profile = {"stages": 8, "t_f_ms": 3, "t_b_ms": 3, "t_w_ms": 2, "t_comm_ms": 1, "m_b_bytes": 2, "m_w_bytes": 1}
     asked = {"devices": 8 if placement == "linear" else 4, "microbatches": 16, "placement": placement}
-    problem = Problem.parse({"profile": profile, **asked, "memory_limit": "1x"})
+    problem = Problem.parse({"profile": profile, **asked, "memory_limit": "0.75x"})
     stop = threading.Event()
     stop.set()
     plan = solve(problem, cancel=stop)
