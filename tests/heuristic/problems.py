@@ -28,7 +28,16 @@ def equal_times(placement: str, devices: int, stages: int, microbatches: int, **
 
 def paper_rows() -> list[dict[str, Any]]:
     """Rows of the paper's Table 5, each with the times of Table 9."""
-    rows: list[dict[str, Any]] = json.loads((REFERENCE / "zero_bubble_paper.json").read_text())["rows"]
+    return _of_paper("rows")
+
+
+def chunk_rows() -> list[dict[str, Any]]:
+    """Rows of the paper's Table 8, each with the times of a chunk, which is half a stage."""
+    return _of_paper("chunk_rows")
+
+
+def _of_paper(name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((REFERENCE / "zero_bubble_paper.json").read_text())[name]
     return rows
 
 
@@ -43,3 +52,14 @@ def published_rows() -> list[dict[str, Any]]:
     """Problems with what the published schedulers reach on them."""
     rows: list[dict[str, Any]] = json.loads((REFERENCE / "published_schedules.json").read_text())["rows"]
     return rows
+
+
+def chunk_problem(row: dict[str, Any], **changes: Any) -> Problem:
+    """A row of Table 8 by the longest span: on V one chunk per stage, else two."""
+    chunks = 1 if changes.get("placement") == "v" else 2
+    fields = ("t_f_ms", "t_b_ms", "t_w_ms", "m_b_bytes", "m_w_bytes")
+    profile = {"stages": 2 * row["devices"] // chunks, **{field: chunks * row[field] for field in fields}}
+    asked = {"devices": row["devices"], "microbatches": row["microbatches"], "placement": "linear", **changes}
+    return Problem.parse(
+        {"profile": {**profile, "t_comm_ms": row["t_comm_ms"]}, "optimizer": "post_validated", **asked}
+    )

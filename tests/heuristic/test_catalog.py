@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 
 from heuristic import PLANNER, Built, Refused, build, candidates, construct
-from tests.heuristic.problems import linear, paper_problem, paper_rows, published_rows
+from tests.heuristic.problems import chunk_problem, chunk_rows, linear, paper_problem, paper_rows, published_rows
 from tests.strategies import problems
 from zbplan.errors import InfeasibleError, MethodError
 from zbplan.instance import BW, F
@@ -64,6 +66,21 @@ def test_fewer_microbatches_than_devices_are_scheduled(method: str) -> None:
     assert makespans(linear(4, 1, 1, 1, 1))["1f1b"] == 12
 
 
+def test_many_devices_and_microbatches_are_scheduled() -> None:
+    assert construct(linear(64, 512, 10, 10, 10, comm=1, method="1f1b")).metrics.makespan_ms == 18382
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=f"{row['model']}-m{row['microbatches']}") for row in chunk_rows()]
+)
+def test_bubbles_are_those_of_the_paper_for_v(row: dict[str, Any]) -> None:
+    on_v = {"placement": "v", "memory_limit": "1x"}
+    for name, bubble_rate in row["bubble_rate"].items():
+        method = name.lower().replace("-", "_")
+        problem = chunk_problem(row, method=method, **(on_v if method == "zb_v" else {}))
+        assert construct(problem).metrics.bubble_rate == pytest.approx(bubble_rate, abs=6e-5), method
+
+
 @pytest.mark.parametrize("method", LINEAR)
 def test_one_device_has_no_bubble_and_no_transfers(method: str) -> None:
     metrics = construct(linear(1, 4, 10, 10, 10, comm=5, method=method)).metrics
@@ -79,6 +96,8 @@ def test_a_frozen_stage_keeps_its_zero_weight_time() -> None:
 def test_uneven_stages_keep_their_own_times() -> None:
     problem = linear(8, 32, *(UNEVEN[field] for field in "fbw"), **{k: v for k, v in UNEVEN.items() if k not in "fbw"})
     assert makespans(problem)["1f1b"] == pytest.approx(4178.092, abs=0.001)
+    fused = construct(Problem.parse({**problem.model_dump(), "method": "1f1b"})).metrics
+    assert fused.mean_idle_rate == pytest.approx(0.367, abs=0.0005)
     metrics = construct(problem).metrics
     assert metrics.makespan_ms == pytest.approx(3831.88, abs=0.001)
     assert max(metrics.busy_ms) == pytest.approx(3623.744, abs=0.001)
