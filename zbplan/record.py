@@ -140,8 +140,10 @@ def load_json(text: str | bytes) -> Any:
     except UnicodeDecodeError as error:
         raise InvalidInputError([Finding("$", f"bytes that are no UTF-8 at {error.start}", "UTF-8 text")]) from None
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise InvalidInputError([Finding("$", f"at {place}: {error.msg}", "complete JSON")]) from None
+        if decoded.startswith("\ufeff"):
+            raise InvalidInputError([Finding("$", "a byte order mark", "UTF-8 text without one")]) from None
+        place = f"at line {error.lineno}, column {error.colno}: {error.msg}"
+        raise InvalidInputError([Finding("$", place if decoded.strip() else "no text", "complete JSON")]) from None
     except _TwiceError as error:
         raise InvalidInputError([Finding("$", str(error), "each name once")]) from None
     except ValueError:
