@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from heuristic.flow import even_flow, sketch
+from heuristic.fuse import fuse
 from heuristic.gpipe import gpipe
 from heuristic.interleaved_1f1b import interleaved_1f1b
 from heuristic.ladder import least_time, rungs
@@ -273,7 +274,7 @@ def _searched(instance: Instance, starts: list[Orders], effort: int, stop: Stop)
 
 def _improved(instance: Instance, starts: list[Orders], effort: int, stop: Stop) -> Orders:
     known = sorted(starts, key=lambda orders: at_best(instance, orders))[:1]
-    return [*known, *improvements(instance, starts, effort=effort, stop=stop)][-1]
+    return fuse(instance, [*known, *improvements(instance, starts, effort=effort, stop=stop)][-1])
 
 
 def _starts(rung: Instance, instance: Instance, named: list[Built]) -> list[Orders]:

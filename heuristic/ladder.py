@@ -116,7 +116,7 @@ def _steps_of_ops(instance: Instance) -> set[int]:
     """Return the levels up to p microbatches at which a device has room for one more F, or for W to be put off."""
     chunks = max(map(len, instance.stages_of))
     held, weights = _each(instance) // chunks, int(instance.release[W].max())
-    put_off = range(3) if chunks == 1 and weights < held else range(1)
+    put_off = range(3) if weights < held else range(1)
     return {count * held + pending * weights for count in range(1, chunks * instance.devices) for pending in put_off}
 
 
