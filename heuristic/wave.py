@@ -54,20 +54,31 @@ def counts(instance: Instance) -> IntArray:
     return np.array(_counts(instance, low))
 
 
-def _policies(instance: Instance) -> Iterator[Policy]:
+def wave_policy(instance: Instance, before: IntArray, after: IntArray) -> Policy:
+    """Return the policy that keeps to caps before and after the first B, F first; W goes into gaps of its own length.
+
+    Parameters
+    ----------
+    before, after : int64[stages]
+        Microbatches between F and B on each stage.
+    """
     forward_first = np.zeros((2, instance.stages, instance.microbatches), dtype=np.int64)
     forward_first[B] = 1
-    caps = counts(instance)
-    policy = Policy(
+    return Policy(
         launch=np.arange(instance.microbatches),
         key=forward_first,
         slack=NEVER,
         patience=0,
-        caps=np.stack([caps, caps], axis=1),
+        caps=np.stack([before, after], axis=1),
         weight_gap=1.0,
         backlog=np.full(instance.devices, instance.stages * instance.microbatches),
         split=np.ones(instance.stages, dtype=np.bool_),
     )
+
+
+def _policies(instance: Instance) -> Iterator[Policy]:
+    caps = counts(instance)
+    policy = wave_policy(instance, caps, caps)
     for patience, gap in product(PATIENCES, GAPS):
         ticks = int(patience * float(instance.duration[F].mean()))
         yield policy._replace(weight_gap=gap, patience=ticks)

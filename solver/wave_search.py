@@ -15,11 +15,9 @@ from itertools import count, product
 import numpy as np
 
 from heuristic.list_schedule import NEVER, Policy, list_schedule, task_of
+from heuristic.wave import GAPS, wave_policy
 from zbplan.instance import F, Instance, IntArray, Orders
 from zbplan.simulate import measure, simulate
-
-GAPS = (0.05, 1.2, 0.3, 0.1, 1.0, 0.7, 0.2, 0.5, 0.9, 0.15, 0.0)
-"""Parts of T_W that a gap must have for W, the most often best first."""
 
 PATIENCES = (0.0, 0.4, 0.1, 0.2, 0.05, 0.02)
 """Parts of the median T_F for which a device waits for something better."""
@@ -87,18 +85,10 @@ class WaveSearch:
         return measure(self.instance, simulate(self.instance, orders)).iteration, orders
 
     def _policy(self, choice: _Choice) -> Policy:
-        stages, microbatches = self.instance.stages, self.instance.microbatches
-        forward_first = np.zeros((2, stages, microbatches), dtype=np.int64)
-        forward_first[1] = 1
-        return Policy(
-            launch=np.arange(microbatches),
-            key=forward_first,
-            slack=NEVER,
+        return wave_policy(self.instance, choice.before, choice.after)._replace(
             patience=int(choice.patience * self._median_forward),
-            caps=np.stack([choice.before, choice.after], axis=1),
             weight_gap=np.full(self.instance.devices, choice.gap),
             backlog=choice.backlog,
-            split=np.ones(stages, dtype=np.bool_),
         )
 
     def _changed(self, choice: _Choice) -> _Choice:
