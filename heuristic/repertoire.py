@@ -1,7 +1,7 @@
 """The repertoire: rules of list schedules that do well on many problems, in the measure of any instance.
 
 They were chosen among some thousand drawn ones, one after the other: each is the one that makes the best known
-schedules of a hundred random problems shorter by most. So the first few do for most problems, and the rest help with
+schedules of a hundred random problems and more shorter by most. So the first few do for most problems, and the rest help with
 what is special. Many of them send microbatches in groups, which a device that waits for gradients takes in one go.
 """
 
@@ -78,34 +78,34 @@ ONE_CHUNK = (
 """For one stage per device."""
 
 SEVERAL_CHUNKS = (
-    Rule(patience=0.05, gap=0.5, step=1.2, shift=0.5, wait=0.2, slack=(2, ANY, 0.5)),
+    Rule(patience=0.1, gap=0.5, step=1.2, size=AS_HELD, follow=0.85, shift=0.5, wait=0.1, slack=(2, ANY, ANY)),
+    Rule(step=1.5, wait=0.1, slack=(2, 1, ANY)),
+    Rule(gap=0.3, step=1.4, size=AS_HELD, follow=0.5, shift=-0.5, slack=(2, ANY, ANY)),
     Rule(patience=0.06, gap=0.5),
-    Rule(patience=0.1, gap=0.8, step=1.25, shift=0.5, slack=(0, 0.5, ANY)),
+    Rule(gap=0.5, backlog=4, step=1.5, size=3, follow=0.7, slack=(2, 0.15, ANY)),
+    Rule(patience=0.05, gap=0.8, step=1.15, size=AS_HELD, follow=0.85, wait=0.2, slack=(2, 1, ANY)),
+    Rule(patience=0.05, gap=0.5, step=0.9, shift=0.5, slack=(2, 1, ANY)),
     Rule(patience=0.2, backlog=4, step=1.5, size=2, follow=0.5, slack=(0.3, ANY, 0)),
-    Rule(gap=0.5, step=0.9, shift=0.5, wait=0.2, slack=(2, 1, 0.5)),
-    Rule(patience=0.15, gap=0.8, backlog=2, step=1.4, size=2, shift=0.5, wait=0.7, slack=(2, 1, 0.5)),
-    Rule(patience=0.15, step=1.4, size=2, follow=0.7, slack=(2, 0.5, ANY)),
+    Rule(patience=0.05, gap=0.8, backlog=2, step=1.5, size=2, follow=0.5, shift=-0.5, wait=0.1, slack=(0, 0.5, 0.5)),
+    Rule(patience=0.1, step=1.5, size=AS_HELD, follow=0.3, shift=-0.5, wait=0.2, slack=(0, ANY, 0.5)),
+    Rule(patience=0.05, gap=0.5, step=1.3, size=AS_HELD, follow=0.85, shift=0.5, wait=0.1, slack=(0, 0.5, 0)),
     Rule(gap=0.8, step=0.9, wait=1, slack=(2, ANY, ANY)),
-    Rule(patience=0.05, gap=0.5, step=0.95, slack=(2, 0.15, 0)),
-    Rule(patience=0.05, gap=0.5, step=1.2, shift=0.5, wait=0.7, slack=(2, 0.5, 0)),
-    Rule(patience=0.14, gap=0.5),
-    Rule(patience=0.1, gap=0.8, backlog=2, step=1.15, size=AS_HELD, follow=0.3, slack=(2, ANY, ANY)),
-    Rule(gap=0.8, step=1.1, size=AS_HELD, follow=0.7, shift=0.5, wait=0.7, slack=(2, ANY, 0.5)),
-    Rule(patience=0.2, gap=0.8, step=0.85, size=6, follow=0.5, slack=(2, 1, 0.5)),
-    Rule(patience=0.1, gap=0.5, step=0.85, size=2, follow=0.85, shift=0.5, wait=1, slack=(2, ANY, 0.5)),
+    Rule(patience=0.05, gap=0.8, step=1.1, size=AS_HELD, follow=0.7, shift=0.5, wait=0.2, slack=(2, 1, ANY)),
+    Rule(patience=0.05, gap=0.5, step=1.05, shift=0.25, slack=(0.3, 0.3, 0.5)),
+    Rule(patience=0.05, gap=0.5, backlog=4, step=1.4, shift=0.5, wait=0.1, slack=(0.3, 0.5, ANY)),
     Rule(step=1.0, size=AS_HELD, follow=0.3, slack=(0, 0.3, 0)),
-    Rule(step=1.3, size=2, follow=0.7, slack=(ANY, 0.3, ANY)),
-    Rule(patience=0.2, step=1.5, size=AS_HELD, follow=0.7, shift=-0.5, wait=0.2, slack=(0.3, ANY, 0)),
-    Rule(gap=0.5),
-    Rule(patience=0.1, gap=0.5, step=1.06, wait=0.2, slack=(2, 0.3, ANY)),
-    Rule(patience=0.2, gap=0.8, backlog=4, step=1.5, size=4, follow=0.3, shift=-0.5, slack=(0.3, ANY, 0.5)),
-    Rule(patience=0.05, step=1.2, size=2, follow=0.3, slack=(0.3, 0.3, ANY)),
-    Rule(patience=0.15, gap=0.5, backlog=4, step=0.9, size=4, shift=0.5, wait=0.4, slack=(2, 1, ANY)),
-    Rule(patience=0.05, gap=0.8, step=1.3, size=AS_HELD, follow=0.3, slack=(0.3, 0.5, ANY)),
-    Rule(patience=0.1, gap=0.5, step=1.15, size=AS_HELD, follow=0.7, shift=0.5, slack=(ANY, ANY, 0.5)),
-    Rule(gap=0.5, step=0.85, size=AS_HELD, follow=0.5, wait=0.2, slack=(2, 0.3, 0.5)),
-    Rule(patience=0.4),
-    Rule(step=0.9, size=6, follow=0.7, wait=0.2, slack=(2, 1, 0.5)),
+    Rule(patience=0.14, gap=0.5),
+    Rule(patience=0.05, gap=0.5, step=0.85, shift=0.25, wait=0.4, slack=(2, 0.5, 0)),
+    Rule(patience=0.1, gap=0.5, step=0.85, size=2, follow=0.85, shift=0.5, wait=1, slack=(2, ANY, 0.5)),
+    Rule(backlog=4, step=1.25, size=2, follow=0.5, slack=(0, 0.3, ANY)),
+    Rule(patience=0.05, step=1.3, slack=(0.3, 0.15, 0)),
+    Rule(patience=0.1, gap=0.5, step=1.5, size=4, follow=0.5, shift=-0.5, wait=0.4, slack=(0, 0.5, ANY)),
+    Rule(patience=0.05, gap=0.5, step=1.1, size=AS_HELD, follow=0.3, slack=(2, 1, 0)),
+    Rule(patience=0.05, gap=0.8, backlog=4, step=1.2, shift=0.5, wait=0.4, slack=(2, 0.5, ANY)),
+    Rule(gap=0.5, step=0.85, size=AS_HELD, follow=0.5, shift=0.25, wait=1.0, slack=(0.3, ANY, 0.5)),
+    Rule(patience=0.1, step=1.0, size=3, follow=0.5, shift=0.5, slack=(2, ANY, ANY)),
+    Rule(patience=0.15, gap=0.8, step=1.4, size=2, follow=0.5, slack=(0, 0.3, 0.5)),
+    Rule(gap=0.8, backlog=4, step=1.25, size=2, follow=0.85, shift=0.25, wait=0.1, slack=(2, 1, ANY)),
 )
 """For several."""
 
