@@ -1,8 +1,9 @@
 """The repertoire: rules of list schedules that do well on many problems, in the measure of any instance.
 
 They were chosen among some thousand drawn ones, one after the other: each is the one that makes the best known
-schedules of a hundred random problems and more shorter by most. So the first few do for most problems, and the rest help with
-what is special. Many of them send microbatches in groups, which a device that waits for gradients takes in one go.
+schedules of a hundred random problems and more shorter by most. So the first few do for most problems, and the rest
+help with what is special. Many of them send microbatches in groups, which a device that waits for gradients takes in
+one go.
 """
 
 from __future__ import annotations
