@@ -38,7 +38,7 @@ class Run:
         self.stages = [PipelineStage(module, index, count, torch.device("cpu")) for index, module in self.held.items()]
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3) if trial.scaled_loss else None
         self.schedule = PlanSchedule(self.stages, trial.plan, self.loss)
-        self.forget_the_first_step()
+        torch.manual_seed(self.rank)
         self.parameters = list({id(p): p for module in self.held.values() for p in module.parameters()}.values())
         masters = master_weights(self.parameters) if trial.masters else None
         stepped = list(masters.values()) if masters else self.parameters
@@ -59,15 +59,6 @@ class Run:
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         loss = self.trial.loss(output, target)
         return self.scaler.scale(loss) if self.scaler else loss
-
-    def forget_the_first_step(self) -> None:
-        """Let torch find out shapes by running the stages on made-up tensors, which buffers would remember."""
-        before = [{name: tensor.clone() for name, tensor in part.state_dict().items()} for part in self.held.values()]
-        self.iterate(0)
-        for module, state in zip(self.held.values(), before, strict=True):
-            module.load_state_dict(state)
-            module.zero_grad()
-        torch.manual_seed(self.rank)
 
     def iterate(self, at: int) -> list[Tensor]:
         tokens, target = self.trial.batch(at)
