@@ -11,8 +11,8 @@ import torch
 from pydantic import JsonValue
 
 from profiler.stage import StageFigures
-from zbplan.duration import Duration
-from zbplan.evidence import TIMES, Check
+from zbplan.duration import DIGITS, Duration
+from zbplan.evidence import TIMES, Check, Samples
 from zbplan.layers import even_starts
 from zbplan.placement import Placement
 from zbplan.profile import EngineMode, Profile
@@ -61,11 +61,11 @@ class Measurement:
         if any(b.samples and not fused.samples for b, fused in backwards):
             del durations["t_bw_ms"]
         return {
-            **{name: medians(column) for name, column in durations.items()},
+            **{name: _medians(column) for name, column in durations.items()},
             **{name: [figure.memory[name] for figure in self.figures] for name in MEMORY},
             "boundary_bytes": [*self.boundary_bytes, 0],
             "splittable": [figure.splittable for figure in self.figures],
-            "statistics": {name: statistics(column) for name, column in durations.items()},
+            "statistics": {name: Samples.of(column) for name, column in durations.items()},
         }
 
     def shared(self) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def stage_profile(found: Measurement) -> Profile:
     t_comm_ms: Any = found.t_comm_ms
     if found.transfers is not None:
         ways = {"forward": [there for there, _ in found.transfers], "backward": [back for _, back in found.transfers]}
-        t_comm_ms = {way: medians(column) for way, column in ways.items()}
-        columns["statistics"]["t_comm_ms"] = {way: statistics(column) for way, column in ways.items()}
+        t_comm_ms = {way: _medians(column) for way, column in ways.items()}
+        columns["statistics"]["t_comm_ms"] = {way: Samples.of(column) for way, column in ways.items()}
         shared["environment"]["placement"] = found.placement
     return Profile.parse({"stages": len(found.figures), **columns, **shared, "t_comm_ms": t_comm_ms})
 
@@ -116,17 +116,9 @@ def describe(device: torch.device) -> dict[str, JsonValue]:
     return {"device": name, "torch": torch.__version__, "threads": torch.get_num_threads()}
 
 
-def medians(column: Sequence[Duration]) -> list[float]:
+def _medians(column: Sequence[Duration]) -> list[float]:
     """Return the medians as a profile keeps them."""
-    return [round(duration.median_ms, 6) for duration in column]
-
-
-def statistics(column: Sequence[Duration]) -> dict[str, JsonValue]:
-    """Return what stands behind the medians."""
-    return {
-        "spread_ms": [round(duration.spread_ms, 6) for duration in column],
-        "count": [duration.samples for duration in column],
-    }
+    return [round(duration.median_ms, DIGITS) for duration in column]
 
 
 def _dtype(figures: Sequence[StageFigures]) -> str:

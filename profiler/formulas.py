@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from profiler.errors import MeasurementError
 from profiler.models import Transformer
+from zbplan.duration import DIGITS
 from zbplan.layers import even_starts
 from zbplan.profile import FieldName, Profile
 
@@ -124,7 +125,7 @@ def estimate(
             "stages": len(layers),
             "engine_mode": "weight_grad_store",
             **columns,
-            "t_comm_ms": round(device.transfer_ms(boundary), 6),
+            "t_comm_ms": _ms(device.transfer_ms(boundary)),
             "layers": {"count": len(layers), **columns},
             "estimated": [name for name in get_args(FieldName) if name not in ("t_bw_ms", "m_peak_bytes")],
             "environment": _environment(model, device, tensor_parallel, flash_attention),
@@ -181,7 +182,7 @@ def _static(parameters: int, tensor: int) -> float:
 
 
 def _ms(milliseconds: float) -> float:
-    return round(milliseconds, 6)
+    return round(milliseconds, DIGITS)
 
 
 def _environment(model: Transformer, device: Device, tensor: int, flash: bool) -> dict[str, Any]:

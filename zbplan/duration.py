@@ -16,6 +16,9 @@ WIDEST = 0.10
 MATTERS = 0.01
 """A spread below this part of a stage's F, B and W together is no matter, however short the op itself."""
 
+DIGITS = 6
+"""Decimals of a millisecond that a profile keeps."""
+
 
 class Doubt(NamedTuple):
     """Why a median is not to be trusted: what was found, and what was needed."""

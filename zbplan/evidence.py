@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Self
 
 from pydantic import Field
 
 from zbplan.amount import MAX_STAGES, Amount
+from zbplan.duration import DIGITS, Duration
 from zbplan.errors import Finding
 from zbplan.record import Record
 
@@ -28,6 +29,12 @@ class Samples(Record):
 
     spread_ms: Annotated[list[Amount], Field(max_length=MAX_STAGES)]
     count: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STAGES)]
+
+    @classmethod
+    def of(cls, durations: Sequence[Duration]) -> Self:
+        """Return what stands behind durations."""
+        spreads_ms = [round(duration.spread_ms, DIGITS) for duration in durations]
+        return cls(spread_ms=spreads_ms, count=[duration.samples for duration in durations])
 
 
 class TransferSamples(Record):

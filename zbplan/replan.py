@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from zbplan.duration import FEWEST, NEVER, Duration
+from zbplan.duration import DIGITS, FEWEST, NEVER, Duration
 from zbplan.errors import Finding, InvalidInputError
-from zbplan.evidence import TIMES
+from zbplan.evidence import TIMES, Samples
 from zbplan.instance import BW, B, F, W
 from zbplan.joined import WARM_UP_STEPS, Joined
 from zbplan.plan import Plan
@@ -21,8 +21,6 @@ from zbplan.trace_report import transfer_durations
 
 KIND_OF = dict(zip(TIMES, (F, B, W, BW), strict=True))
 SPLIT = ("t_b_ms", "t_w_ms")
-DIGITS = 6
-"""Decimals of a millisecond that are kept."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def _assembled(
     t_comm_ms, comm_samples = _t_comm(base, transfers)
     fused = any(entry.sampled is not NEVER for entry in columns["t_bw_ms"])
     statistics: dict[str, Any] = {
-        name: _samples([entry.sampled for entry in column]) for name, column in columns.items()
+        name: Samples.of([entry.sampled for entry in column]) for name, column in columns.items()
     }
     environment: dict[str, JsonValue] = {**base.environment, "turns": "in_situ", "steps": len(joined.steps)}
     return Profile.parse(
@@ -172,11 +170,4 @@ def _t_comm(base: Profile, transfers: dict[tuple[int, int], Duration]) -> tuple[
         ]
         for way, durations in found.items()
     }
-    return ms, {way: _samples(durations) for way, durations in found.items()}
-
-
-def _samples(durations: list[Duration]) -> dict[str, JsonValue]:
-    return {
-        "spread_ms": [round(duration.spread_ms, DIGITS) for duration in durations],
-        "count": [duration.samples for duration in durations],
-    }
+    return ms, {way: Samples.of(durations) for way, durations in found.items()}
