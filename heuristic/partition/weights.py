@@ -6,22 +6,27 @@ Quick, and good enough to steer by: whether a cut fits into memory, and how long
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from zbplan.instance import IntArray
-from zbplan.layers import even_starts
+from zbplan.layers import Layers, even_starts
 from zbplan.placement import Placement
 from zbplan.problem import Problem
+from zbplan.scale import MEMORY_HORIZON, Scale, decimal, memory_scale
 
 FloatArray = npt.NDArray[np.float64]
 Array = TypeVar("Array", FloatArray, IntArray)
 
 TICKS_PER_MS = 1e6
+EXACT = 1 << 53
+"""Below this, sums of whole floats are exact."""
+
 ROUNDING = 1e-9
-"""Part of a device's room by which sums of floats may seem to exceed it."""
+"""Part of what is needed by which sums of larger floats may seem to exceed a room."""
 
 TIMES = ("t_f_ms", "t_b_ms", "t_w_ms", "t_bw_ms")
 BYTES = ("m_b_bytes", "m_static_bytes", "boundary_bytes")
@@ -38,11 +43,13 @@ class Weights:
     stages_of : int64[devices, chunks]
         The stages of each device, in forward order.
     sums : dict of float64[layers + 1]
-        Running sums over the layers: whole ticks and bytes by field, and ``unsplit``, how many cannot split.
+        Running sums over the layers: whole ticks and memory units by field, and ``unsplit``, how many cannot split.
     peaks : float64[levels, layers]
-        Row k holds, for each layer, the most bytes that ops of the 2^k layers from there use inside.
+        Row k holds, for each layer, the most units that ops of the 2^k layers from there use inside.
     room : float64[devices]
-        Bytes that a device may hold: beside its static memory and what ops use inside if ``beside``, else with both.
+        Units that a device may hold: beside its static memory and what ops use inside if ``beside``, else with both.
+    rounding
+        Part of what is needed by which it may seem to exceed a room.
     """
 
     stages_of: IntArray
@@ -50,6 +57,7 @@ class Weights:
     peaks: FloatArray
     room: FloatArray
     beside: bool
+    rounding: float
 
     @classmethod
     def of(cls, problem: Problem, placement: Placement) -> Weights:
@@ -58,25 +66,28 @@ class Weights:
         assert layers is not None  # noqa: S101 - who asks for a cut has layers
         fused = problem.profile.engine_mode == "fused"
         columns = {name: np.rint(np.array(layers.per_layer(name)) * TICKS_PER_MS) for name in TIMES}
-        columns |= {name: np.array(layers.per_layer(name)) for name in BYTES}
+        scale, total = _memory_of(layers)
+        columns |= {name: scale.many(layers.per_layer(name)).astype(np.float64) for name in BYTES}
         columns["unsplit"] = np.array([float(fused or not splits) for splits in layers.splits()])
         weights = cls(
             stages_of=np.array(placement, dtype=np.int64),
             sums={name: np.concatenate([[0.0], np.cumsum(column)]) for name, column in columns.items()},
-            peaks=_peaks(np.array(layers.per_layer("m_peak_bytes"))),
+            peaks=_peaks(scale.many(layers.per_layer("m_peak_bytes")).astype(np.float64)),
             room=np.full(problem.devices, np.inf),
             beside=isinstance(problem.memory_limit, str),
+            rounding=0.0 if total < EXACT else ROUNDING,
         )
-        return weights._within(problem, placement)
+        return weights._within(problem, placement, scale)
 
-    def _within(self, problem: Problem, placement: Placement) -> Weights:
+    def _within(self, problem: Problem, placement: Placement, scale: Scale) -> Weights:
         """Return the same weights with the room that the problem's limits give: the even cut says what "kx" means."""
         starts = even_starts(self.layers, self.stages)
         limits = problem.cut(starts, placement).limits(placement)
         if limits is None:
             return self
+        room = np.array([min(scale.floor(limit), MEMORY_HORIZON) for limit in limits], dtype=np.float64)
         static, peak = self._own(*map(self._by_device, self.stages_from(np.array([starts]))))
-        return replace(self, room=np.array(limits) - (static + peak)[0] if self.beside else np.array(limits))
+        return replace(self, room=room - (static + peak)[0] if self.beside else room)
 
     @property
     def layers(self) -> int:
@@ -104,12 +115,12 @@ class Weights:
         return found
 
     def missing(self, starts: IntArray) -> FloatArray:
-        """Return the bytes that each device lacks for one microbatch at a time, per cut: float64[cuts, devices]."""
+        """Return the units that each device lacks for one microbatch at a time, per cut: float64[cuts, devices]."""
         first, last = map(self._by_device, self.stages_from(starts))
         return self.lacking(first, last, self.room)
 
     def lacking(self, first: IntArray, last: IntArray, room: FloatArray | float) -> FloatArray:
-        """Return the bytes that devices of some room lack for one microbatch at a time.
+        """Return the units that devices of some room lack for one microbatch at a time.
 
         The last axis of ``first`` and ``last`` runs over the stages of a device, in forward order.
         """
@@ -119,8 +130,8 @@ class Weights:
         return self.beyond(needed - peak if self.beside else needed + static, room)
 
     def beyond(self, needed: FloatArray, room: FloatArray | float) -> FloatArray:
-        """Return by how much bytes exceed a room."""
-        return np.where(needed - room > ROUNDING * np.abs(room), needed - room, 0.0)
+        """Return by how much units exceed a room."""
+        return np.where(needed - room > self.rounding * needed, needed - room, 0.0)
 
     def stages_from(self, starts: IntArray) -> tuple[IntArray, IntArray]:
         """Return the first layer of each stage, and the one behind its last, per cut."""
@@ -134,7 +145,7 @@ class Weights:
         return self._sum("t_f_ms", first, last) + np.where(splits, np.minimum(apart, fused), fused)
 
     def stage_held(self, first: IntArray, last: IntArray) -> FloatArray:
-        """Return the bytes that stages hold of a microbatch from F to B; tensors between two layers count once."""
+        """Return the units that stages hold of a microbatch from F to B; tensors between two layers count once."""
         inner = self._sum("boundary_bytes", first, last - 1)
         return np.maximum(self._sum("m_b_bytes", first, last) - inner, 0.0)
 
@@ -159,6 +170,14 @@ class Weights:
     def _sum(self, name: str, first: IntArray, last: IntArray) -> FloatArray:
         found: FloatArray = self.sums[name][last] - self.sums[name][first]
         return found
+
+
+def _memory_of(layers: Layers) -> tuple[Scale, Decimal]:
+    """Return the scale on which all bytes of the layers are whole units, as far as int64 allows, and their sum."""
+    values = [decimal(value) for name in (*BYTES, "m_peak_bytes") for value in layers.per_layer(name)]
+    total = sum(values, Decimal(0))
+    scale = memory_scale(map(float, values), total)
+    return scale, total.scaleb(-scale.exponent)
 
 
 def _peaks(column: FloatArray) -> FloatArray:

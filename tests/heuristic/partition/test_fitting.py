@@ -67,6 +67,23 @@ def test_where_no_cut_fits_it_is_said_to_be_proven(
         partition(problem, placements=[placement], effort=1_000)
 
 
+@pytest.mark.parametrize(("placement", "static", "limits"), HARD)
+def test_a_byte_of_many_gigabytes_decides_whether_a_cut_fits(
+    placement: Placement, static: list[float], limits: list[float]
+) -> None:
+    large, enough = [each * 10**10 for each in static], [limit * 10**10 for limit in limits]
+    assert fitting(Weights.of(scattered(large, enough), placement)).starts is not None
+    found = fitting(Weights.of(scattered(large, [limit - 1 for limit in enough]), placement))
+    assert (found.starts, found.exhausted) == (None, True)
+
+
+@pytest.mark.parametrize("byte", [1, 0.25])
+def test_a_cut_that_lacks_a_byte_does_not_hide_one_that_fits(byte: float) -> None:
+    layers = {"t_f_ms": [2, 1, 1], "t_b_ms": 1, "t_w_ms": 1, "m_b_bytes": 0, "m_static_bytes": [10**10, byte, 10**10]}
+    problem = layered(layers, devices=2, microbatches=4, memory_limit=[10**10 + byte, 10**10])
+    assert partition(problem, effort=1_000).best.starts == (0, 2)
+
+
 def test_the_limits_that_would_do_are_told_to_the_byte() -> None:
     limits, smallest = [10_000_000.0, 10_000_000.0], [77_253_164.0, 73_711_671.0]
     assert "device 0 has 10000000 and needs 77253164" in str(InfeasibleError(limits, smallest))
