@@ -24,6 +24,9 @@ STALE_S = 2.0
 
 ROOM_BYTES = 256 << 20
 
+KNOWN_SOUND = 100_000
+"""Of so many plans it is remembered that they were judged."""
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -63,7 +66,7 @@ class Catalog:
         self._store = store
         self._is_sound = is_sound
         self._on_discard = on_discard
-        self._sound: set[int] = set()
+        self._sound: Shelf[bool] = Shelf(KNOWN_SOUND)
         self._shown: Shelf[Shown] = Shelf(ROOM_BYTES)
         self._plans: Shelf[Representation] = Shelf(ROOM_BYTES)
         self._loading: SingleFlight[Shown | None] = SingleFlight()
@@ -157,9 +160,8 @@ class Catalog:
     async def _document(self, row: int) -> bytes | None:
         """Return a stored plan; throw it away and return None if it is damaged."""
         document = await read(self._store.document, row)
-        if document is not None and row not in self._sound and await self._is_sound(row):
-            self._sound.add(row)
-        if document is not None and row in self._sound:
+        if document is not None and (self._sound.get(str(row)) or await self._is_sound(row)):
+            self._sound.put(str(row), True)
             return document
         key = await write(self._store.discard, row)
         if key is not None:

@@ -6,10 +6,11 @@ import functools
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -18,9 +19,6 @@ from api.libpq import patience
 from api.schema import upgrade
 from api.sqlite_file import file_of
 from zbplan.errors import Finding, InvalidInputError
-
-if TYPE_CHECKING:
-    import psycopg  # a service on SQLite does without
 
 OUT_OF_ORDER = (OperationalError, InterfaceError, InternalError, NoConnectionError)
 """What is raised when the database is away, full, locked, read-only for a while, or holds all connections up: it may
@@ -122,9 +120,11 @@ def _refuse(url: str, why: str) -> NoReturn:
 
 def _configure_postgresql(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
-    def _connect(connection: psycopg.Connection, _: ConnectionPoolEntry) -> None:
-        connection.execute(f"SET statement_timeout = '{STATEMENT_S}s'")
-        connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S}s'")
+    def _connect(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"SET statement_timeout = '{STATEMENT_S}s'")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S}s'")
+        cursor.close()
         connection.commit()
 
 
