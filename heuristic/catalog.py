@@ -240,7 +240,8 @@ def _all_on(problem: Problem, placement: Placement, effort: int, stop: Stop = ne
         named.append(_try(problem, placement, method))
     began = time.perf_counter()
     orders = _planned(instance, [built for built in named if isinstance(built, Built)], effort, stop)
-    return [*named, _planner_built(problem, placement, orders, began)]
+    planned = _planner_built(problem, placement, orders, began)
+    return [*named, planned, sketched] if stop() else [*named, planned]
 
 
 def _planner_built(problem: Problem, placement: Placement, orders: Orders, began: float) -> Built:
@@ -268,7 +269,10 @@ def _searched(instance: Instance, starts: list[Orders], effort: int, stop: Stop)
     """Return the best orders that a search from some starts finds, or one from the even flow where that is better."""
     if flows_down(instance):
         return _improved(instance, [*starts, first_wave(instance)], effort, stop)
-    found, flow = _improved(instance, starts, effort, stop), even_flow(instance)
+    found = _improved(instance, starts, effort, stop)
+    if stop():
+        return found
+    flow = even_flow(instance)
     return found if at_best(instance, found) <= at_best(instance, flow) else _improved(instance, [flow], effort, stop)
 
 

@@ -13,8 +13,9 @@ from itertools import islice
 
 import numpy as np
 
-from heuristic.list_schedule import NEVER, FloatArray, Policy, list_schedule, task_of
+from heuristic.list_schedule import FloatArray, Policy, list_schedule, task_of
 from heuristic.objective import least
+from heuristic.wave import wave_policy
 from zbplan.instance import BW, B, F, Instance, IntArray, Orders
 
 TRIES = ((1.0, False), (0.05, True), (0.05, False), (1.0, True), (0.3, False), (0.3, True))
@@ -54,16 +55,8 @@ def _policies(instance: Instance) -> Iterator[Policy]:
     due_forward = due.copy()
     due_forward[B] = -1
     for gap, backward_first in TRIES:
-        yield Policy(
-            launch=np.arange(instance.microbatches),
-            key=due_forward if backward_first else due,
-            slack=NEVER,
-            patience=0,
-            caps=np.stack([caps, caps], axis=1),
-            weight_gap=gap,
-            backlog=np.full(instance.devices, instance.stages * instance.microbatches),
-            split=np.ones(instance.stages, dtype=np.bool_),
-        )
+        key = due_forward if backward_first else due
+        yield wave_policy(instance, caps, caps)._replace(key=key, weight_gap=gap)
 
 
 def _due(instance: Instance) -> IntArray:

@@ -34,6 +34,11 @@ class Budget:
         """Monotonic seconds at which the time is up."""
         return self.began_s + self.time_limit_s
 
+    def leniently(self, grace_s: float) -> Stop:
+        """Return what says to stop once cancelled, or some seconds after now and after the time is up."""
+        until_s = max(self.deadline_s, time.monotonic()) + grace_s
+        return lambda: self.cancelled() or time.monotonic() >= until_s
+
     def is_spent(self, *, part: float = 1.0, grace_s: float = 0.0) -> bool:
         """Return whether to stop: cancelled, or a part of the time, and some seconds of grace, are over."""
         return self.cancelled() or time.monotonic() - self.began_s >= part * self.time_limit_s + grace_s

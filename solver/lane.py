@@ -39,8 +39,9 @@ class Lane:
     def of(cls, problem: Problem, built: Built, stop: Stop) -> Lane:
         """Return a lane with a constructive plan of a problem, and the analytic bound as far as it comes."""
         instance = problem.instance(built.placement)
+        proven = lower_bound(instance, stop)
         plan = Plan.build(problem, built.placement, built.orders, method=built.method)
-        return cls(built.placement, instance, check(plan), lower_bound(instance, stop))
+        return cls(built.placement, instance, check(plan), proven)
 
     @property
     def ticks(self) -> int:

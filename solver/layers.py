@@ -82,7 +82,7 @@ class _LayerSolve:
             self._runs += answer.provenance.parts
 
     def _planned(self, cut: Cut) -> Plan:
-        return Lane.of(cut.problem, cut.built, self._request.is_overdue).answer
+        return Lane.of(cut.problem, cut.built, self._request.bounding()).answer
 
     def _begin(self, starts: Sequence[int], placement: Placement) -> Search:
         """Begin to search on a cut, from the best plan if that stands on it; what is found becomes an answer."""

@@ -8,10 +8,11 @@ from solver.budget import Budget
 from solver.portfolio import PARTS
 from solver.search import OnIncumbent, Part
 from zbplan.problem import Problem
+from zbplan.stop import Stop
 
 GRACE_S = 0.25
-"""Seconds past the limit that all constructive schedules and analytic bounds may take: but for the largest problems
-they are the same whatever the limit."""
+"""Seconds past the limit that all constructive schedules may take, and then all analytic bounds: but for the largest
+problems they are the same whatever the limit."""
 
 LARGEST = 16_000
 """Devices times microbatches above which schedules have no such grace: each of them takes a tenth of a second."""
@@ -56,6 +57,6 @@ class Request:
         large = self.problem.devices * self.problem.microbatches > LARGEST
         return self.budget.is_spent(grace_s=0.0 if large else GRACE_S)
 
-    def is_overdue(self) -> bool:
-        """Return whether it has to make do with the bounds that are there, too."""
-        return self.budget.is_spent(grace_s=GRACE_S)
+    def bounding(self) -> Stop:
+        """Return what says whether bounds that begin now have to make do with those that are there."""
+        return self.budget.leniently(GRACE_S)

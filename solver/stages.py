@@ -25,7 +25,7 @@ def solve_stages(request: Request, warm_start: Plan | None) -> Plan:
 def begin(request: Request, known: Plan | None = None) -> Search:
     """Return a search with the best constructive plan of each placement, and with what a known answer says beside."""
     built = best_per_placement(request.constructive, stop=request.is_late)
-    lanes = [Lane.of(request.problem, each, request.is_overdue) for each in built]
+    lanes = [Lane.of(request.problem, each, request.bounding()) for each in built]
     for lane in lanes:
         if known is not None and known.placement == lane.placement:
             lane.resume(check(known))
