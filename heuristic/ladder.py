@@ -18,7 +18,7 @@ MOST_OPS = 6_000
 """Ops above which the ladder has one rung only, the limit itself: there a single schedule takes milliseconds."""
 
 FEW = 16
-"""Devices up to which every whole number of microbatches is a rung, and stages up to which fewer ops make one."""
+"""Devices up to which every whole number of microbatches is a rung, and stages up to which every W put off makes one."""
 
 
 def rungs(instance: Instance) -> Iterator[Instance]:
@@ -100,7 +100,6 @@ def _levels(instance: Instance, smallest: int) -> list[int]:
     levels = {i * p * each // parts for parts in (8, 10) for i in range(1, 2 * parts + 1)}
     if p <= FEW:
         levels.update(count * each for count in range(1, 2 * p + 1))
-    if instance.stages <= FEW:
         levels.update(_steps_of_ops(instance))
     level = 2 * p * each
     while level < m * each:
@@ -113,11 +112,15 @@ def _levels(instance: Instance, smallest: int) -> list[int]:
 
 
 def _steps_of_ops(instance: Instance) -> set[int]:
-    """Return the levels up to p microbatches at which a device has room for one more F, or for W to be put off."""
-    chunks = max(map(len, instance.stages_of))
+    """Return levels at which a device has room for one more F, or for W to be put off.
+
+    They go up to p microbatches, with many stages not as far, for there the first steps matter most.
+    """
+    chunks, few = max(map(len, instance.stages_of)), instance.stages <= FEW
     held, weights = _each(instance) // chunks, int(instance.release[W].max())
-    put_off = range(3) if weights < held else range(1)
-    return {count * held + pending * weights for count in range(1, chunks * instance.devices) for pending in put_off}
+    counts = range(1, chunks * instance.devices if few else chunks * instance.devices * 5 // 8)
+    put_off = range(3) if weights < held and few else range(1)
+    return {count * held + pending * weights for count in counts for pending in put_off}
 
 
 def _unit(instance: Instance) -> int:

@@ -50,7 +50,7 @@ CYCLES = 4
 RANDOM_PART, APART = 0.25, 0.6
 """Parts of the tries: until then policies are random; until then groups develop apart."""
 
-LEAST_KNOWN, KNOWN = 4, 100_000
+LEAST_KNOWN, KNOWN = 4, 80_000
 """Policies of the repertoire that every search tries, and the ops of all together beyond that."""
 
 REPEATED = 3
