@@ -18,7 +18,7 @@ MOST_OPS = 6_000
 """Ops above which the ladder has one rung only, the limit itself: there a single schedule takes milliseconds."""
 
 FEW = 16
-"""Devices up to which every whole number of microbatches is a rung, and stages up to which every W put off makes one."""
+"""Devices up to which whole numbers of microbatches are rungs, and stages up to which a few W put off make one, too."""
 
 
 def rungs(instance: Instance) -> Iterator[Instance]:
