@@ -1,6 +1,6 @@
 """The time axis of an exact model: bounded integers, on which every op takes some time.
 
-Times are divided by what they have in common, or by more where the horizon would pass ``MAX_HORIZON``; they are then
+Times are divided by what they have in common, or by more where the objective would pass the horizon; they are then
 rounded down. An op without duration is given one part of a unit, so that the starts of a device's ops always say in
 which sequence they run.
 
@@ -38,10 +38,13 @@ class Axis:
         In ticks.
     longest
         Ticks that the objective takes at most.
+    horizon
+        Units that it takes at most, about.
     """
 
     instance: Instance
     longest: int
+    horizon: int = MAX_HORIZON
 
     @cached_property
     def _times(self) -> IntArray:
@@ -62,7 +65,7 @@ class Axis:
     def unit(self) -> int:
         """Ticks per unit."""
         finest = self._common // gcd(self._common, FRACTION) if self._paths > 1 else self._common
-        return finest * max(1, -(-self.longest // (finest * MAX_HORIZON)))
+        return finest * max(1, -(-self.longest // (finest * self.horizon)))
 
     @cached_property
     def exact(self) -> bool:

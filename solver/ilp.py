@@ -35,6 +35,9 @@ from zbplan.tighten import tighten
 MARGIN = 5e-7
 """The part of a bound that is given up for the solver's tolerances; half of what counts as a proven gap."""
 
+LARGEST = 1 << 24
+"""Parts that the objective takes at most, about: with 2^33 both solvers were seen to call optimal what was not."""
+
 Expression = Any
 """A PuLP variable or expression, or a number."""
 
@@ -60,7 +63,7 @@ class Program:
     def __init__(self, instance: Instance, incumbent: Orders, bound: int = 0) -> None:
         self.ops = DeviceOps(instance)
         self.incumbent = self.ops.without_dominated(incumbent)
-        self.axis = Axis(instance, measure(instance, tighten(instance, incumbent)).iteration)
+        self.axis = _axis_of(instance, measure(instance, tighten(instance, incumbent)).iteration)
         self.instance = self.axis.scaled
         self._start = tighten(self.instance, self.incumbent)
         self._upper = measure(self.instance, self._start).iteration
@@ -322,6 +325,12 @@ class Program:
         if not np.isfinite(objective):
             return 0
         return self.axis.bound(objective * (1 - MARGIN) * self._scale)
+
+
+def _axis_of(instance: Instance, longest: int) -> Axis:
+    """Return a time axis whose numbers are small enough for solvers that compute with floats."""
+    parts = Axis(instance, longest, LARGEST).parts
+    return Axis(instance, longest, max(1, LARGEST // parts))
 
 
 def solve_ilp(

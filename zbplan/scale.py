@@ -13,8 +13,8 @@ import numpy.typing as npt
 NANOSECOND_EXPONENT = -6
 """A tick is 1 ns = 1e-6 ms unless the horizon asks for coarser ticks."""
 
-TIME_HORIZON = 1 << 53
-"""Ticks beyond which a float64 no longer holds every integer."""
+TIME_HORIZON = 1 << 52
+"""Ticks up to which every tick is a float64 of its own in milliseconds, too, whatever power of ten a tick is."""
 
 MEMORY_HORIZON = 1 << 61
 """Memory units that a sum over one device may reach inside an int64."""
@@ -79,7 +79,7 @@ class Scale:
 
 
 def time_scale(horizon_ms: Decimal) -> Scale:
-    """Return the finest scale, 1 ns or coarser, on which a horizon stays below 2^53 ticks."""
+    """Return the finest scale, 1 ns or coarser, on which a horizon stays below 2^52 ticks."""
     exponent = NANOSECOND_EXPONENT
     while horizon_ms.scaleb(-exponent) >= TIME_HORIZON:
         exponent += 1

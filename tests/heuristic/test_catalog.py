@@ -118,6 +118,14 @@ def test_transfers_longer_than_work_are_not_dropped() -> None:
     assert min(made.values()) == 235
 
 
+def test_times_of_millennia_are_written_to_the_tick() -> None:
+    weights = [10056529.190677062, 1284406.9170754552, 10209189.347718041]
+    made = candidates(linear(3, 1, [8e14, 1e14, 3], 0, weights))
+    plans = [candidate.plan for candidate in made if isinstance(candidate, Built)]
+    assert len(plans) == 6
+    assert [validate(plan) for plan in plans] == [[]] * 6
+
+
 def test_b_may_take_memory_when_it_starts() -> None:
     problem = linear(4, 8, 2, 2, 1, m_b_bytes=100, m_w_bytes=120, memory_limit=480)
     plan = construct(problem)

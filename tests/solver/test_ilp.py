@@ -36,6 +36,33 @@ def test_it_agrees_with_brute_force_on_tiny_instances_of_every_kind(solver: str,
         assert best * (1 - 1e-6) - 1 <= outcome.bound <= best, seed
 
 
+@pytest.mark.parametrize("solver", ["highs", "cbc"])
+def test_times_of_very_different_size_prove_no_bound_above_the_optimum(solver: str) -> None:
+    times = {
+        "t_f_ms": 0,
+        "t_b_ms": 6,
+        "t_w_ms": 1000,
+        "t_bw_ms": [
+            [12.026309, 4.506721],
+            1559452.882424,
+            [3.779114, 10.124581],
+            12.881769,
+            [4.44327, 7.867735],
+            [113.56369, 11872.280161],
+        ],
+        "t_comm_ms": {"forward": [1, 0, 2, 0, 2], "backward": [3, 3, 0, 1, 1]},
+        "environment": {"placement": "v"},
+    }
+    memory = {"m_b_bytes": [[7, 4], [1, 2], 6, [2, 6], [3, 1], 2], "m_w_bytes": 6}
+    asked = {"devices": 3, "microbatches": 2, "placement": "v", "optimizer": "post_validated"}
+    problem = Problem.parse({"profile": {"stages": 6, **times, **memory}, **asked, "memory_limit": [9, 13, 12]})
+    instance = problem.instance()
+    best = optimum(instance)
+    assert best is not None
+    outcome = solve_ilp(instance, start_of(problem), bound=lower_bound(instance).ticks, time_limit_s=60, solver=solver)
+    assert best * (1 - 1e-3) <= outcome.bound <= best
+
+
 def four_by_eight() -> Problem:
     return linear(4, 8, 18.522, 18.086, 9.337, comm=0.601, m_b_bytes=2, m_w_bytes=1, memory_limit="1x")
 
