@@ -154,7 +154,6 @@ class _Search:
             self.waiting.extend(islice(repertoire(self.variation), count))
         for block in self.blocks[:REPEATED]:
             self.waiting.extend(self.variation.repeating(block))
-        self.known = len(self.waiting) if self.variation.is_scarce else 0
 
     def tries(self, effort: int) -> Iterator[tuple[int, Orders]]:
         """Try policies and anneal in turn; yield every objective with its orders."""
@@ -165,7 +164,8 @@ class _Search:
 
     def _policies(self, effort: int) -> Iterator[tuple[int, Orders]]:
         """Schedule one policy after the other."""
-        steps = self.known + max(2, effort // (int(self.instance.duration[:3].size) + OVERHEAD))
+        known = len(self.waiting) if self.variation.is_scarce else 0
+        steps = known + max(2, effort // (int(self.instance.duration[:3].size) + OVERHEAD))
         for step in range(steps):
             if step >= APART * steps and len(self.groups) > 1:
                 self._merge()
