@@ -69,6 +69,41 @@ TARGETS = (
 )
 
 
+SIX, FOURTEEN = "T5:6.2B:p8:m24:table1:1p", "T5:14.6B:p16:m48:table1:1p"
+BETWEEN = (
+    (LINEAR, 6, 17, "0.8x", 1137.627),
+    (LINEAR, 8, 24, "0.63x", 1764.125),
+    (LINEAR, 8, 24, "0.37x", 3661.281),
+    (LINEAR, 12, 40, "0.55x", 3402.621),
+    (SIX, 8, 64, "0.75x", 6102.263),
+    (SIX, 16, 48, "0.68x", 5433.043),
+    (FOURTEEN, 8, 48, "0.85x", 1765.140),
+    (FOURTEEN, 16, 48, "0.5x", 2577.407),
+    (FOURTEEN, 24, 72, "0.6x", 3493.595),
+    (f"{V16}:ZB-V_1p", 16, 48, "0.75x", 4293.074),
+    (f"{V16}:ZB-V_1p", 16, 48, "0.5x", 4721.950),
+)
+"""The times of a published row with other devices, microbatches and limit, and the milliseconds of a long search."""
+
+NEAR = 0.05
+"""By how much the first plan may be slower than the best that a long search has found."""
+
+
+def between(pattern: str) -> Iterator[Claim]:
+    """Hold the plans that come at once against those of a long search, between the published rows."""
+    for row, devices, microbatches, limit, searched_ms in BETWEEN:
+        name = f"{row} p{devices} m{microbatches} {limit}"
+        if re.search(pattern, name):
+            (asked,) = (known["problem"] for known in published_rows() if known["id"] == row)
+            stages = devices * asked["profile"]["stages"] // asked["devices"]
+            changes = {"devices": devices, "microbatches": microbatches, "memory_limit": limit}
+            profile = {**asked["profile"], "stages": stages}
+            problem = Problem.parse({**asked, **changes, "profile": profile, "optimizer": "post_validated"})
+            found_ms, seconds = _timed(lambda problem=problem: construct(problem).metrics.iteration_ms)
+            yield Claim(f"{name}, at once slower than a long search by", found_ms / searched_ms - 1, NEAR)
+            yield Claim(f"{name}, seconds at once", seconds, AT_ONCE_S)
+
+
 def published(pattern: str) -> Iterator[Claim]:
     """Hold plans against the published schedulers, span and makespan each under its own objective."""
     for row in published_rows():
@@ -167,6 +202,7 @@ BENCHMARKS: dict[str, Callable[[str], Iterator[Claim]]] = {
     "speed": speed,
     "optimal": optimal,
     "targets": targets,
+    "between": between,
     "published": published,
 }
 
