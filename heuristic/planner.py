@@ -139,6 +139,7 @@ class _Search:
         self.instance = instance
         self.task: Task = task_of(instance)
         self.variation = Variation(instance, seed)
+        self.seed = seed
         self.groups = [_Group(size=6) for _ in range(GROUPS)]
         self.serial = 0
         self.contenders: list[_Judged] = []
@@ -178,13 +179,14 @@ class _Search:
             yield objective, orders
 
     def _annealing(self, effort: int) -> Iterator[tuple[int, Orders]]:
-        """Anneal the contenders, fewer in every round."""
+        """Anneal the contenders, fewer in every round; where only one can be, each search takes another."""
         ops = sum(len(orders.ops) for _, _, orders in self.contenders[:1])
         calls = effort // max(1, CALL * ops)
         count = max((count for count in CONTENDERS if count * count.bit_length() <= calls), default=1)
         rounds = count.bit_length()
         while count > 0 and ops <= effort:
-            going_on, self.contenders = self.contenders[:count], []
+            first = self.seed % len(self.contenders) if rounds == 1 else 0
+            going_on, self.contenders = self.contenders[first : first + count], []
             for _, _, orders in going_on:
                 yield from self._annealed(orders, effort // (rounds * count))
             count //= 2
