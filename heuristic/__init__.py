@@ -12,6 +12,7 @@ from heuristic.catalog import (
     feasible_placements,
     legal_named,
 )
+from heuristic.flow import flows
 from heuristic.kernels import load_kernels
 from heuristic.partition import Candidate, Cut, Partition, better_cuts, construct, first_cuts, partition
 from heuristic.planner import QUICK, THOROUGH, improvements
@@ -34,6 +35,7 @@ __all__ = [
     "construct",
     "feasible_placements",
     "first_cuts",
+    "flows",
     "improvements",
     "legal_named",
     "load_kernels",

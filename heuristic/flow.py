@@ -31,10 +31,16 @@ def sketch(instance: Instance) -> Orders:
 
 
 def even_flow(instance: Instance) -> Orders:
-    """Return the best orders with the caps of the even flow."""
-    task = task_of(instance)
+    """Return the best orders with the caps of the even flow that an effort of ``MOST_OPS`` finds."""
     tries = max(LEAST_TRIES, MOST_OPS // int(instance.duration[:3].size))
-    return least(instance, (list_schedule(task, policy) for policy in islice(_policies(instance), tries)))
+    return least(instance, islice(flows(instance), tries))
+
+
+def flows(instance: Instance) -> Iterator[Orders]:
+    """Yield all orders with the caps of the even flow that are worth a try."""
+    task = task_of(instance)
+    for policy in _policies(instance):
+        yield list_schedule(task, policy)
 
 
 def counts(instance: Instance) -> IntArray:

@@ -136,9 +136,12 @@ def _ilp(job: Job, report: Reporter, solver: str) -> str:
 
 def policies(job: Job, report: Reporter) -> str:
     """Search for better policies of the list scheduler."""
-    from heuristic import THOROUGH, improvements
+    from heuristic import THOROUGH, flows, improvements
+    from heuristic.objective import least
 
-    for orders in improvements(job.instance, [job.incumbent], effort=THOROUGH):
+    starts = [job.incumbent, *flows(job.instance)]
+    report.orders(least(job.instance, starts))
+    for orders in improvements(job.instance, starts, effort=THOROUGH):
         report.orders(orders)
     return "done"
 
