@@ -99,8 +99,8 @@ def construct(problem: Problem, *, effort: int = 0) -> Plan:
     Parameters
     ----------
     effort
-        Ops that the planner may schedule, per placement. Without, it does what the ladder needs, so that more memory
-        never gives a slower plan.
+        Ops that the planner may schedule, per placement. Without, it does what the ladder needs, so that more memory,
+        as much on every device, never gives a slower plan.
 
     Raises
     ------
@@ -143,8 +143,8 @@ def candidates(problem: Problem, *, effort: int = 0) -> list[Built | Refused]:
     Parameters
     ----------
     effort
-        Ops that the planner may schedule, per placement. Without, it does what the ladder needs, so that more memory
-        never gives a slower plan.
+        Ops that the planner may schedule, per placement. Without, it does what the ladder needs, so that more memory,
+        as much on every device, never gives a slower plan.
 
     Raises
     ------

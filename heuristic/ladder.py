@@ -2,7 +2,8 @@
 
 A search does not get better with every bit of memory: it takes another turn and may end a little worse. So the search
 is made on the rungs of a ladder that does not depend on the limit, each time in the same way; then more memory only
-adds rungs, and never gives a slower plan. A limit between two rungs counts as the lower one.
+adds rungs, and never gives a slower plan. A limit between two rungs counts as the lower one. That holds where devices
+differ in room by the same, and up to ``MOST_OPS``: above, a search on the limit itself gives the better plans.
 """
 
 from __future__ import annotations

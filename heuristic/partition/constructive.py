@@ -25,7 +25,7 @@ def construct(problem: Problem, *, effort: int = 0) -> Plan:
     ----------
     effort
         Ops that the planner may schedule for the plan, per placement. Without, it does what the ladder needs, so that
-        more memory never gives a slower plan of the same stages.
+        more memory, as much on every device, never gives a slower plan of the same stages.
 
     Raises
     ------
