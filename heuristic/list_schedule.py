@@ -121,7 +121,7 @@ def task_of(instance: Instance, room: IntArray | None = None) -> Task:
 
 def list_schedule(task: Task, policy: Policy) -> Orders:
     """Return the orders of one pass under a policy."""
-    ops, devices = _pass(
+    ops, offsets = _pass(
         task.ops,
         _stage_table(task, policy),
         _device_table(task, policy),
@@ -133,7 +133,7 @@ def list_schedule(task: Task, policy: Policy) -> Orders:
         policy.patience,
         np.full(len(task.devices), policy.weight_gap, dtype=np.float64),
     )
-    return Orders.of([ops[device, :length] for device, length in enumerate(devices[: len(ops), LENGTH].tolist())])
+    return Orders(ops, offsets)
 
 
 def _stage_table(task: Task, policy: Policy) -> IntArray:
@@ -162,7 +162,7 @@ def _pass(
     patience: int,
     weight_gap: FloatArray,
 ) -> tuple[IntArray, IntArray]:
-    """Return the ops that each device runs, and the table of devices, whose LENGTH says how many."""
+    """Return the ops that devices run, one device after the other, and where those of each begin and end."""
     m = len(launch)
     widest = (devices[:, LAST] - devices[:, FIRST]).max() * m
     pending = np.zeros((len(devices), widest), dtype=np.int64)
@@ -171,7 +171,12 @@ def _pass(
     arrival[F, 0] = 0
     winner = _tournament(len(devices))
     _fill(ops, stages, devices, held, peak, launch, keys, slack, patience, weight_gap, pending, done, arrival, winner)
-    return done, devices
+    offsets = np.zeros(len(devices) + 1, dtype=np.int64)
+    offsets[1:] = np.cumsum(devices[:, LENGTH])
+    ran = np.empty(offsets[-1], dtype=np.int64)
+    for device in range(len(devices)):
+        ran[offsets[device] : offsets[device + 1]] = done[device, : devices[device, LENGTH]]
+    return ran, offsets
 
 
 @lean
