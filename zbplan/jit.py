@@ -14,25 +14,12 @@ COMPILED = find_spec("numba") is not None
 
 def kernel(function: Function) -> Function:
     """Compile a function of integers and arrays once and keep the machine code on disk, if there is a place for it."""
-    if not COMPILED:
-        return function
-    import numba
-
-    try:
-        return cast(Function, numba.njit(cache=True)(function))
-    except RuntimeError:
-        # Numba found no folder to write to, as in a container that is read-only: each process compiles for itself.
-        return cast(Function, numba.njit(function))
+    return _compiled(function)
 
 
 def lean(function: Function) -> Function:
     """Compile a function that makes no arrays: counting who uses those it is given would take most of its time."""
-    if not COMPILED:
-        return function
-    import numba
-
-    uncounted: dict[str, Any] = {"cache": True, "_nrt": False}
-    return cast(Function, numba.njit(**uncounted)(function))
+    return _compiled(function, _nrt=False)
 
 
 def inlined(function: Function) -> Function:
@@ -42,3 +29,15 @@ def inlined(function: Function) -> Function:
     import numba
 
     return cast(Function, numba.njit(inline="always")(function))
+
+
+def _compiled(function: Function, **options: Any) -> Function:
+    if not COMPILED:
+        return function
+    import numba
+
+    try:
+        return cast(Function, numba.njit(cache=True, **options)(function))
+    except RuntimeError:
+        # Numba found no folder to write to, as in a container that is read-only: each process compiles for itself.
+        return cast(Function, numba.njit(**options)(function))
