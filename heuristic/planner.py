@@ -31,10 +31,10 @@ RUNG = 50_000
 QUICK = 200_000
 """Scheduled ops of an effort that takes about a twentieth of a second."""
 
-THOROUGH = 75_000_000
+THOROUGH = 100_000_000
 """Scheduled ops of an effort that takes up to about fifteen seconds."""
 
-SEARCHES, SEVERAL = 3, 3_000
+SEARCHES, SEVERAL = 4, 3_000
 """How many searches a large effort makes, and how many schedules make one large."""
 
 NEAR = 1.01
