@@ -107,7 +107,7 @@ def test_required_field_is_never_substituted(name: str) -> None:
     ("text", "found"),
     [
         ('{"stages": 4', "column 13"),
-        ("", "line 1"),
+        ("", "no text"),
         ('{"stages": 4, "stages": 5}', "'stages' twice"),
         ("[" * 100_000, "nested too deep"),
         (b"\xff\xfe", "no UTF-8"),
