@@ -104,7 +104,7 @@ def _improve(
         if since >= NEVER:
             continue
         spent += know_before(task, state, since, space)
-        allowed = heat * (effort - min(spent, effort)) // effort * _draw(random, 100) // 100
+        allowed = _part(heat, effort - min(spent, effort), effort) * _draw(random, 100) // 100
         if retime(task, tried, ends, current + allowed, space):
             copy(task, tried, state, space)
             note_positions(task, state, space)
@@ -118,10 +118,16 @@ def _improve(
 
 
 @inlined
+def _part(amount: int, part: int, whole: int) -> int:
+    """Return the part of a whole of an amount, rounded down: of ticks, too, whose product passes 64 bits."""
+    return amount // whole * part + amount % whole * part // whole
+
+
+@inlined
 def _draw(random: IntArray, below: int) -> int:
     """Return a whole number from 0 on (Park and Miller's generator: its products fit into 64 bits)."""
     random[0] = random[0] * 48271 % 2147483647
-    return int(random[0]) * below // 2147483647
+    return _part(below, int(random[0]), 2147483647)
 
 
 @inlined

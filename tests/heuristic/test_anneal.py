@@ -53,6 +53,14 @@ def test_a_weight_goes_up_only_where_its_own_peak_has_room() -> None:
     assert validate(Plan.build(problem, built.placement, built.orders, method=built.method)) == []
 
 
+@pytest.mark.parametrize("factor", [1e3, 1e5])
+def test_ops_that_take_seconds_or_minutes_are_annealed_as_well(factor: float) -> None:
+    instance = linear(4, 8, 7 * factor, 8 * factor, 5 * factor, comm=factor, memory_limit=4).instance()
+    start = plain(instance)
+    found = anneal(instance, start, effort=500_000, heat=0.3)
+    assert iteration(instance, found) <= 0.99 * iteration(instance, start)
+
+
 def test_the_orders_given_are_left_as_they_are() -> None:
     instance = linear(4, 8, 7, 8, 5, comm=1, memory_limit=4).instance()
     start = plain(instance)
