@@ -122,7 +122,12 @@ def _kind(least: Least, stage: int) -> _Kind:
 
 
 def _counts(kind: _Kind, most: int, room: int, live: bool) -> Choices:
-    """Return the choices of stages of equal microbatches: how many are live, and how many pending, within a room."""
+    """Return the choices of stages of equal microbatches: how many are live, and how many pending, within a room.
+
+    Without limit that is the one with the most work: microbatches may be thousands, and their pairs more than fit.
+    """
+    if room >= UNLIMITED:
+        return np.zeros(1, dtype=np.int64), np.array([most * (kind.closing if live else kind.pending)])
     lives, pendings = np.meshgrid(
         np.arange(_fitting(kind.hold, room, most) + 1 if live else 1),
         np.arange(_fitting(kind.pending_hold, room, most) + 1),

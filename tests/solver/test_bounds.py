@@ -100,6 +100,24 @@ def test_2p_of_the_1_5b_model_is_proven_optimal_by_the_last_device() -> None:
     assert re.search(r"device 7 waits 133.861 ms .* works 878.592 ms .* needs 140.146 ms to stage 0", bound.reason)
 
 
+@pytest.mark.parametrize("optimizer", ["synchronous", "post_validated"])
+@pytest.mark.parametrize("placement", ["linear", "v"])
+def test_no_limit_is_a_limit_that_holds_everything(placement: str, optimizer: str) -> None:
+    times = {"t_f_ms": 3, "t_b_ms": 2, "t_w_ms": 1, "t_comm_ms": 1, "m_b_bytes": 2, "m_w_bytes": 1}
+    asked = {"devices": 4, "microbatches": 12, "placement": placement, "optimizer": optimizer}
+    profile = {"stages": 8 if placement == "v" else 4, **times}
+    bounds = [
+        lower_bound(Problem.parse({"profile": profile, **asked, "memory_limit": limit}).instance()).ticks
+        for limit in (None, 1e6)
+    ]
+    assert bounds[0] == bounds[1]
+
+
+def test_many_microbatches_without_limit_take_no_more_memory() -> None:
+    problem = linear(2, 60_000, 3, 2, 1, comm=1)
+    assert lower_bound(problem.instance()).ticks >= problem.instance().clock.units(60_000 * 6.0)
+
+
 def test_memory_that_a_microbatch_holds_until_its_gradient_leaves_counts_with_the_way_home() -> None:
     row = next(row for row in published_rows() if row["id"] == "T8:6.2B:p16:m48:V-Min")
     instance = Problem.parse(row["problem"]).instance()
