@@ -21,6 +21,8 @@ def fuse(instance: Instance, orders: Orders) -> Orders:
         return orders
     best, lowest, chosen = orders, at_best(instance, orders), np.zeros(instance.devices, dtype=np.bool_)
     for devices in _trials(np.bincount(_device_of(orders)[pairs], minlength=instance.devices) > 0):
+        if not (devices & ~chosen).any():
+            continue
         fused = _fused(instance, orders, pairs & (chosen | devices)[_device_of(orders)])
         if (objective := at_best(instance, fused)) < lowest:
             best, lowest, chosen = fused, objective, chosen | devices
