@@ -11,8 +11,8 @@ from zbplan.problem import Problem
 from zbplan.stop import Stop
 
 GRACE_S = 0.25
-"""Seconds past the limit that all constructive schedules may take, and then all analytic bounds: but for the largest
-problems they are the same whatever the limit."""
+"""Seconds past the limit that all constructive schedules may take, and then the analytic bounds of each placement: but
+for the largest problems they are the same whatever the limit."""
 
 LARGEST = 16_000
 """Devices times microbatches above which schedules have no such grace: each of them takes a tenth of a second."""
