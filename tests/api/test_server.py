@@ -28,7 +28,7 @@ def test_solves_with_the_solver_unless_told_otherwise(tmp_path: Path) -> None:
 
 
 def test_stop_ends_a_long_search_and_leaves_no_process(tmp_path: Path) -> None:
-    asked = problem(microbatches=64, time_limit_s=600)
+    asked = problem(microbatches=64, memory_limit="0.6x", time_limit_s=600)  # not proven within seconds
     asked["profile"] |= {"t_f_ms": [10, 11, 12, 13], "t_w_ms": [5, 4, 3, 6]}
     with running(tmp_path, solve=Settings.parse({}).solve) as server:
         key = server.post(asked).json()["key"]
