@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import httpx
 
 from profiler.errors import PostError
 from zbplan.client import WORTH_A_RETRY, PassingError, bearer, patiently, retry_after_s
 from zbplan.profile import Profile
+
+PATIENCE_S = 60.0
+"""How long after the call an attempt may begin: devices do not idle for as long as a service asks to be left alone."""
 
 
 def post(profile: Profile, url: str, *, token: str | None = None, timeout_s: float = 10.0) -> str:
@@ -29,7 +34,7 @@ def post(profile: Profile, url: str, *, token: str | None = None, timeout_s: flo
     target = f"{url.rstrip('/')}/v1/profiles"
     headers = {"content-type": "application/json"} | bearer(token, PostError)
     body = profile.to_json()
-    patiently(lambda: _attempt(target, body, headers, timeout_s), PostError)
+    patiently(lambda: _attempt(target, body, headers, timeout_s), PostError, deadline_s=time.monotonic() + PATIENCE_S)
     return target
 
 

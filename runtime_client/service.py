@@ -64,14 +64,14 @@ def download(
     """
     asked = parse_asked(problem_or_key)
     headers = bearer(token, FetchError)
-    deadline = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s
 
     def ask() -> dict[str, Any]:
         with httpx.Client(base_url=url, headers=headers, trust_env=use_proxy) as client:
-            return _last_answer(_Service(client, deadline), asked)
+            return _last_answer(_Service(client, deadline_s), asked)
 
     try:
-        answer = _by(deadline + GRACE_S, ask)
+        answer = _by(deadline_s + GRACE_S, ask)
     except TimeoutError:
         found = f"no whole answer within {timeout_s:g} s and {GRACE_S:g} s of grace"
         raise FetchError(f"{url}: found {found}; needed a service that answers") from None
@@ -83,14 +83,14 @@ def _last_answer(service: _Service, asked: Problem | str) -> dict[str, Any]:
     where = f"/v1/plans/{key_of(asked)}"
     answer = service.ask("GET", where) if isinstance(asked, str) else service.ask("POST", "/v1/plans", asked.to_json())
     pause_s = FIRST_PAUSE_S
-    while answer.get("status") in _UNDER_WAY and time.monotonic() + pause_s < service.deadline:
+    while answer.get("status") in _UNDER_WAY and time.monotonic() + pause_s < service.deadline_s:
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         answer = service.ask("GET", where)
     return answer
 
 
-def _by(deadline: float, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _by(deadline_s: float, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return what a function returns by a deadline, or raise what it raises.
 
     A time-out of httpx begins anew with each byte, and looking up a name has none. So a server that sends a byte now
@@ -110,7 +110,7 @@ def _by(deadline: float, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return answer.result(deadline - time.monotonic())
+    return answer.result(deadline_s - time.monotonic())
 
 
 def parse_asked(problem_or_key: Problem | Mapping[str, Any] | str) -> Problem | str:
@@ -134,17 +134,17 @@ def _checked_key(key: str) -> str:
 class _Service:
     """A service that is asked until a deadline."""
 
-    def __init__(self, client: httpx.Client, deadline: float) -> None:
+    def __init__(self, client: httpx.Client, deadline_s: float) -> None:
         self._client = client
-        self.deadline = deadline
+        self.deadline_s = deadline_s
 
     def ask(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
         """Return the answer to a request, made again where that may help."""
-        return patiently(lambda: self._attempt(method, path, body), FetchError, deadline=self.deadline)
+        return patiently(lambda: self._attempt(method, path, body), FetchError, deadline_s=self.deadline_s)
 
     def _attempt(self, method: str, path: str, body: str | None) -> dict[str, Any]:
         where = f"{method} {str(self._client.base_url).rstrip('/')}{path}"
-        hold_s = min(LONGEST_HOLD_S, max(0.0, self.deadline - time.monotonic()))
+        hold_s = min(LONGEST_HOLD_S, max(0.0, self.deadline_s - time.monotonic()))
         headers = {"prefer": f"wait={int(hold_s)}"} | ({"content-type": "application/json"} if body is not None else {})
         through = self._proxy()
         try:

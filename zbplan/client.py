@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
 import time
@@ -36,7 +35,7 @@ class PassingError(Exception):
         self.after_s = after_s
 
 
-def patiently(attempt: Callable[[], Result], refusal: type[Exception], *, deadline: float = math.inf) -> Result:
+def patiently(attempt: Callable[[], Result], refusal: type[Exception], *, deadline_s: float) -> Result:
     """Return what an attempt returns, made again after pauses that double and are cut short at random.
 
     Many that fail together thus do not come back together. None comes back before the service wants it to.
@@ -47,8 +46,8 @@ def patiently(attempt: Callable[[], Result], refusal: type[Exception], *, deadli
         Raises ``PassingError`` where another attempt may help.
     refusal
         What to raise, with the text of the last failure, when none has.
-    deadline
-        By ``time.monotonic``; no attempt begins behind it.
+    deadline_s
+        By ``time.monotonic``; no attempt begins behind it, however long the service wants to be left alone.
     """
     longest_s = FIRST_PAUSE_S
     for made in range(1, ATTEMPTS + 1):
@@ -58,7 +57,7 @@ def patiently(attempt: Callable[[], Result], refusal: type[Exception], *, deadli
             if made == ATTEMPTS:
                 raise refusal(f"{error} (asked {ATTEMPTS} times)") from error
             pause_s = random.uniform(longest_s / 2, longest_s) + error.after_s  # noqa: S311 (no secret)
-            if time.monotonic() + pause_s > deadline:
+            if time.monotonic() + pause_s > deadline_s:
                 raise refusal(str(error)) from error
         time.sleep(pause_s)
         longest_s *= 2

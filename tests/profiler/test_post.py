@@ -93,6 +93,13 @@ def test_a_service_that_wants_to_be_left_alone_is(service: Service, pauses: list
     assert 5.25 <= pauses[0] <= 5.5
 
 
+def test_a_service_that_wants_to_be_left_alone_for_days_is_given_up(service: Service, pauses: list[float]) -> None:
+    service.statuses, service.headers = [503], {"Retry-After": "999999"}
+    with pytest.raises(PostError, match="found status 503"):
+        post(PROFILE, service.url)
+    assert (len(service.received), pauses) == (1, [])
+
+
 def test_a_token_that_no_header_can_carry_is_refused(service: Service) -> None:
     with pytest.raises(PostError, match="found a token with characters that no header can carry"):
         post(PROFILE, service.url, token="schlüssel")
