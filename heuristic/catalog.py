@@ -231,21 +231,19 @@ def _all_on(problem: Problem, placement: Placement, effort: int, stop: Stop = ne
 
     Where it is time to stop before that, what the planner makes in one go has to do.
     """
-    instance, began = problem.instance(placement), time.perf_counter()
-    sketched = _planner_built(problem, placement, sketch(instance), began)
     named: list[Built | Refused] = []
     for method in METHODS:
         if stop():
-            return [*named, sketched]
+            return [*named, _by_planner(problem, placement, sketch)]
         named.append(_try(problem, placement, method))
-    began = time.perf_counter()
-    orders = _planned(instance, [built for built in named if isinstance(built, Built)], effort, stop)
-    planned = _planner_built(problem, placement, orders, began)
-    return [*named, planned, sketched] if stop() else [*named, planned]
+    legal = [built for built in named if isinstance(built, Built)]
+    planned = _by_planner(problem, placement, lambda instance: _planned(instance, legal, effort, stop))
+    return [*named, planned, _by_planner(problem, placement, sketch)] if stop() else [*named, planned]
 
 
-def _planner_built(problem: Problem, placement: Placement, orders: Orders, began: float) -> Built:
-    instance = problem.instance(placement)
+def _by_planner(problem: Problem, placement: Placement, make: Builder) -> Built:
+    instance, began = problem.instance(placement), time.perf_counter()
+    orders = make(instance)
     return Built(problem, placement, PLANNER, orders, measure(instance, tighten(instance, orders)), _since(began))
 
 
