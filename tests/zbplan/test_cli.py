@@ -221,6 +221,15 @@ def test_show_refuses_a_stretch_without_ops(folder: Path, stretch: tuple[str, ..
     assert "needed a stretch of time between 0 and" in stderr
 
 
+def test_text_that_cannot_be_written_is_escaped(folder: Path, tmp_path: Path) -> None:
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["provenance"]["method"] = "\ud800"
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    status, stdout, stderr = invoke("validate", tmp_path / "plan.json")
+    assert (status, stderr) == (0, "")
+    assert "legal; \\ud800, iteration" in stdout
+
+
 def test_compare_has_a_row_per_method(folder: Path) -> None:
     status, stdout, stderr = invoke("compare", folder / "problem.json")
     assert (status, stderr) == (0, "")

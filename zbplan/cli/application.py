@@ -62,7 +62,12 @@ except ModuleNotFoundError as absent:
 
 
 class _Commands(TyperGroup):
-    """The commands, whose errors become lines on stderr and an exit status."""
+    """The commands, whose errors become lines on stderr and an exit status; they can print any text."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        return super().main(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
         with _exit_status():
@@ -141,12 +146,11 @@ DELEGATED: dict[str, Any] = {
 
 
 def _open_stream(stream: Any, descriptor: int) -> Any:
-    """Return a standard stream that can take any text; the null device for one that was closed."""
+    """Return a standard stream; the null device for one that was closed."""
     if stream is None:
         # Else the next file that is opened would get the number, and what others print there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
         stream = open(descriptor, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - lives as long as the process
-    stream.reconfigure(errors="backslashreplace")
     return stream
 
 
